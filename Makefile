@@ -1,0 +1,34 @@
+# Everything a developer or CI runs. Each target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Where torch's default wheel is a CUDA build, e.g. make venv TORCH_INDEX_URL=<index of CPU wheels>.
+TORCH_INDEX_URL ?=
+ARGS ?=
+
+.PHONY: venv demo test lint format soak clean
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX_URL),$(BIN)/pip install -q -c constraints.txt torch --index-url $(TORCH_INDEX_URL))
+	$(BIN)/pip install -q -c constraints.txt -e '.[demo,test]'
+	touch $@
+
+demo: venv
+	$(BIN)/headrace demo $(ARGS)
+
+test: venv
+	$(BIN)/python -m pytest tests $(ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,164 @@
+"""The typed messages between the front process and an engine process."""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How one request's tokens are chosen. All values are already checked and defaults resolved.
+
+    Attributes:
+        max_tokens: tokens to generate at the most, ≥ 1; prompt and answer fit the context length.
+        temperature: ≥ 0; 0 is greedy.
+        top_p: in (0, 1].
+        top_k: ≥ 1, or -1 for the whole vocabulary.
+        seed: makes the request's samples repeatable; None draws from the engine's own stream.
+        stop_token_ids: ids that end the answer, beside the model's own end-of-sequence ids.
+        ignore_eos: go on over the model's own end-of-sequence ids.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+# ---- front → engine
+
+
+class Generate(msgspec.Struct, frozen=True, tag=True):
+    """Answer one prompt. `rid` is unique for the life of the front; `input_ids` are within the vocabulary."""
+
+    rid: str
+    input_ids: list[int]
+    sampling: SamplingParams
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Forget a request in whatever state it is. No message with its rid need be awaited."""
+
+    rid: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End the engine process now; running requests are dropped."""
+
+
+FrontMessage = Generate | Abort | Stop
+
+
+# ---- engine → front
+
+
+class PhaseTime(msgspec.Struct, frozen=True):
+    """One row of the start-up table: seconds since the engine process began."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+class LoadProgress(msgspec.Struct, frozen=True, tag=True):
+    """Where the start-up stands; sent when the phase changes and a few times a second while bytes move.
+
+    Attributes:
+        phase: a word or two for a person: "listing", "streaming weights", "warming up".
+        bytes_total: 0 until the read plan is known.
+    """
+
+    phase: str
+    bytes_done: int = 0
+    bytes_total: int = 0
+    retries: int = 0
+
+
+class ModelInfo(msgspec.Struct, frozen=True, tag=True):
+    """Everything the front needs to speak for the model, sent long before the weights are there.
+
+    Attributes:
+        config: config.json as text.
+        generation_config: generation_config.json as text, or "".
+        tokenizer_files: base name → content: tokenizer.json, tokenizer_config.json, chat_template.jinja, ...
+        context_length: tokens that one request may take, prompt and answer.
+        vocab_size: rows of the embedding; a prompt's token ids must be below it.
+        eos_token_ids: every end-of-sequence id that config.json and generation_config.json name.
+    """
+
+    config: str
+    generation_config: str
+    tokenizer_files: dict[str, bytes]
+    context_length: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine is warm.
+
+    Attributes:
+        max_total_tokens: size of the KV pool; a request with more prompt + max_tokens is refused by the engine.
+        bytes_streamed: weight bytes that were read from the store.
+        phases: the start-up table.
+        summary: lines for the log: memory plan, device, dtype, threads.
+    """
+
+    max_total_tokens: int
+    bytes_streamed: int
+    phases: tuple[PhaseTime, ...]
+    summary: tuple[str, ...] = ()
+
+
+class TokenOutput(msgspec.Struct, frozen=True):
+    """What one step gave one request.
+
+    Attributes:
+        token_ids: new ids, in order; with finish_reason "stop" the last is the id that ended the answer.
+        finish_reason: None while the request goes on.
+        matched_stop: the id that ended it, where an id did.
+        cached_tokens: prompt tokens that were found in the prefix cache.
+    """
+
+    rid: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    matched_stop: int | None = None
+    cached_tokens: int = 0
+
+
+class StepOutput(msgspec.Struct, frozen=True, tag=True):
+    """The tokens of one step of the engine, for all requests that got one."""
+
+    outputs: tuple[TokenOutput, ...]
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """The engine will not (go on to) answer this request. `status` is the HTTP status that fits."""
+
+    rid: str
+    status: int
+    code: str
+    message: str
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag=True):
+    """The model cannot be served; the engine process ends after this. The text is for the user."""
+
+    error: str
+    message: str
+    remedy: str = ""
+
+
+class LogLine(msgspec.Struct, frozen=True, tag=True):
+    """A line for the front's log, so that one process writes it. `level` is logging's name, lower case."""
+
+    level: str
+    text: str
+
+
+EngineMessage = LoadProgress | ModelInfo | Ready | StepOutput | RequestFailed | LoadFailed | LogLine

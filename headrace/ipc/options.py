@@ -1,0 +1,54 @@
+"""What the front tells an engine process when it starts it. No secret belongs here."""
+
+from typing import Literal
+
+import msgspec
+
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+LoadFormat = Literal["auto", "safetensors", "runai_streamer", "dummy"]
+
+
+class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """--model-loader-extra-config: SGLang's keys for its object-store loader.
+
+    Attributes:
+        distributed: share the reading between ranks; without effect with one rank.
+        concurrency: how many connections (threads) read at once; None lets the streamer choose.
+        memory_limit: bytes that staging buffers may take; -1 means no limit, 0 the smallest that works,
+            None the default.
+    """
+
+    distributed: bool | None = None
+    concurrency: int | None = None
+    memory_limit: int | None = None
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the server's flags that an engine needs; names and meanings are SGLang's.
+
+    Attributes:
+        model: the model as the user wrote it: an object-store URI or a folder.
+        tokenizer_path: where the tokenizer is, if not beside the weights; a URI or a folder.
+        context_length: tokens that one request may take, prompt and answer; None takes the model's own.
+        mem_fraction_static: share (0..1) of the memory that weights and KV cache may take.
+        max_total_tokens: size of the KV pool in tokens; None fills the share.
+        chunked_prefill_size: prompt tokens computed in one step at the most.
+        page_size: tokens in one page of the KV pool.
+    """
+
+    model: str
+    tokenizer_path: str | None = None
+    device: Device = "auto"
+    dtype: DType = "auto"
+    load_format: LoadFormat = "auto"
+    load_config: LoadConfig = LoadConfig()
+    context_length: int | None = None
+    mem_fraction_static: float = 0.85
+    max_total_tokens: int | None = None
+    max_running_requests: int = 64
+    chunked_prefill_size: int = 512
+    page_size: int = 16
+    random_seed: int | None = None
+    skip_server_warmup: bool = False
+    log_level: str = "info"

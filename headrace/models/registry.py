@@ -1,0 +1,56 @@
+"""From the architecture that config.json names to the family's folder. No torch at module level."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.models.decoder.config import DecoderConfig
+from headrace.models.layout import Layout
+
+if TYPE_CHECKING:
+    from headrace.models.decoder.forward import DecoderModel
+
+# config.json "architectures"[0] → folder under headrace/models
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+}
+
+
+class UnsupportedModel(HeadraceError):
+    """The checkpoint asks for something that no family here computes."""
+
+
+def family_of(config: Mapping[str, Any]) -> str:
+    """The family's folder name for a parsed config.json. Raises UnsupportedModel, which lists what is supported."""
+    architectures = config.get("architectures") or []
+    for name in architectures:
+        if name in FAMILIES:
+            return FAMILIES[name]
+    raise UnsupportedModel(
+        f"config.json names the architecture {', '.join(map(str, architectures)) or '(none)'}, "
+        "which Headrace does not run.",
+        remedy=f"Supported: {', '.join(FAMILIES)}.",
+    )
+
+
+def read_config(config: Mapping[str, Any]) -> DecoderConfig:
+    """The family's reading of config.json. Raises UnsupportedModel for options that are not computed."""
+    module = importlib.import_module(f"headrace.models.{family_of(config)}.layout")
+    result: DecoderConfig = module.read_config(config)
+    return result
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout:
+    """The checkpoint layout for a parsed config.json."""
+    module = importlib.import_module(f"headrace.models.{family_of(config)}.layout")
+    result: Layout = module.layout(module.read_config(config))
+    return result
+
+
+def forward_class(config: Mapping[str, Any]) -> "type[DecoderModel]":
+    """The family's forward pass; imports torch."""
+    module = importlib.import_module(f"headrace.models.{family_of(config)}.forward")
+    result: type[DecoderModel] = module.Model
+    return result

@@ -1,0 +1,31 @@
+"""What `headrace serve` was asked for: the front's own flags and the engine's."""
+
+import msgspec
+
+from headrace.ipc.options import EngineOptions
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The checked flags of `headrace serve` and `launch_server`.
+
+    Attributes:
+        served_model_name: the `id` in /v1/models and the `model` that requests must name.
+        api_key: bearer token that every route but the health probes asks for; None asks for none.
+        chat_template: a Jinja template file that replaces the model's own, or None.
+        sampling_defaults: "model" takes generation_config.json's temperature, top_p and top_k where a request
+            gives none; "openai" does not.
+        max_body_bytes: larger request bodies are answered 413.
+        notes: one line each for flags that are accepted and have no effect here; printed at start.
+    """
+
+    engine: EngineOptions
+    served_model_name: str
+    host: str = "127.0.0.1"
+    port: int = 30000
+    api_key: str | None = None
+    chat_template: str | None = None
+    sampling_defaults: str = "model"
+    shutdown_timeout_s: float = 30.0
+    max_body_bytes: int = 16 << 20
+    log_level: str = "info"
+    notes: tuple[str, ...] = ()
