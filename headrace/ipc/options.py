@@ -52,3 +52,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     random_seed: int | None = None
     skip_server_warmup: bool = False
     log_level: str = "info"
+
+
+class EngineStart(msgspec.Struct, frozen=True):
+    """The one line of JSON that an engine process reads from its standard input when it starts.
+
+    The front keeps that pipe open for as long as the engine may live: its end (EOF) ends the engine.
+    """
+
+    address: str
+    options: EngineOptions
