@@ -1,0 +1,151 @@
+"""Which of the listed files are the weights, and which are the metadata that is fetched whole."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from headrace.errors import HeadraceError
+from headrace.source.objects import Listing, ObjectInfo
+
+INDEX_NAME = "model.safetensors.index.json"
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+MAX_METADATA_BYTES = 64 << 20
+TOKENIZER_NAMES = frozenset(
+    {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "chat_template.json",
+    }
+)
+_METADATA_NAMES = TOKENIZER_NAMES | {CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME}
+_NUMBERED = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
+
+
+class BadModelFiles(HeadraceError):
+    """The files under the prefix are not a model that can be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files that count.
+
+    Attributes:
+        metadata: small files, fetched whole and cached.
+        index: model.safetensors.index.json, if there is one (it is in `metadata` too).
+        listing: what was listed.
+    """
+
+    metadata: tuple[ObjectInfo, ...]
+    index: ObjectInfo | None
+    listing: Listing
+
+
+def choose_metadata(listing: Listing, where: str, *, names: frozenset[str] = _METADATA_NAMES) -> ModelFiles:
+    """Pick the metadata by role and size.
+
+    Raises:
+        BadModelFiles: a metadata file that is far too large to be one.
+    """
+    metadata = tuple(item for item in listing.objects if item.name in names)
+    for item in metadata:
+        if item.size_bytes > MAX_METADATA_BYTES:
+            raise BadModelFiles(
+                f"{where}/{item.name} has {item.size_bytes:,} bytes; a metadata file has {MAX_METADATA_BYTES:,} "
+                "at the most.",
+                remedy="Check what was uploaded under this name.",
+            )
+    return ModelFiles(metadata, listing.find(INDEX_NAME), listing)
+
+
+def choose_weights(listing: Listing, where: str, index: bytes | None) -> tuple[ObjectInfo, ...]:
+    """The safetensors that hold the model's weights, sorted by name.
+
+    With an index: the shards that it names. Without: model.safetensors, or the only safetensors file, or a
+    complete numbered set.
+
+    Raises:
+        BadModelFiles: there are none (it says what is there), a shard is missing, or the choice is not clear.
+    """
+    if index is not None:
+        return _shards_of_index(listing, where, index)
+    candidates = [item for item in listing.objects if item.name.endswith(".safetensors")]
+    if not candidates:
+        raise BadModelFiles(
+            f"{where} holds no .safetensors file. {describe(listing)}", remedy=_weights_remedy(listing)
+        )
+    single = listing.find("model.safetensors") or (candidates[0] if len(candidates) == 1 else None)
+    numbered = [(item, match) for item in candidates if (match := _NUMBERED.fullmatch(item.name))]
+    if single is not None and not _NUMBERED.fullmatch(single.name):
+        return (single,)
+    sets = {(match.group(1), match.group(3)) for _, match in numbered}
+    if len(sets) == 1:
+        total = int(numbered[0][1].group(3))
+        present = {int(match.group(2)) for _, match in numbered}
+        missing = sorted(set(range(1, total + 1)) - present)
+        if missing:
+            raise BadModelFiles(
+                f"{where} holds {len(present)} of {total} shards; missing: "
+                f"{', '.join(f'{n:05d}' for n in missing[:8])}{' …' if len(missing) > 8 else ''}.",
+                remedy="Upload the missing shards (and the index file).",
+            )
+        return tuple(item for item, _ in numbered)
+    raise BadModelFiles(
+        f"{where} holds several .safetensors files and no {INDEX_NAME}, so it is not clear which are the weights: "
+        f"{', '.join(item.name for item in candidates[:8])}.",
+        remedy=f"Upload {INDEX_NAME} or keep one model in a folder.",
+    )
+
+
+def read_index(index: bytes, where: str) -> dict[str, str]:
+    """The index's map of tensor name → shard name. Raises BadModelFiles if it is not one."""
+    try:
+        weight_map = json.loads(index)["weight_map"]
+        assert isinstance(weight_map, dict) and weight_map
+        assert all(isinstance(shard, str) for shard in weight_map.values())
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise BadModelFiles(
+            f'{where}/{INDEX_NAME} is not a safetensors index: it must be JSON with a "weight_map" of tensor names '
+            "to file names.",
+            remedy="Upload the index again.",
+        ) from None
+    return weight_map
+
+
+def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[ObjectInfo, ...]:
+    names = sorted(set(read_index(index, where).values()))
+    found = {item.name: item for item in listing.objects}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise BadModelFiles(
+            f"{where}/{INDEX_NAME} names {len(missing)} of {len(names)} shards that are not there: "
+            f"{', '.join(missing[:8])}{' …' if len(missing) > 8 else ''}.",
+            remedy="Upload the missing shards, or the index that belongs to the ones that are there.",
+        )
+    return tuple(found[name] for name in names)
+
+
+def describe(listing: Listing) -> str:
+    """A sentence that says what is there, for an error."""
+    names = [item.name for item in listing.objects] + [folder + "/" for folder in listing.folders]
+    if not names:
+        return "Nothing is there."
+    shown = ", ".join(names[:10])
+    return f"There is: {shown}{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
+
+
+def _weights_remedy(listing: Listing) -> str:
+    if any(item.name.endswith((".bin", ".pt", ".pth")) for item in listing.objects):
+        return (
+            "Pickled weights (.bin, .pt) are never loaded: convert them, e.g. with transformers' "
+            "save_pretrained, and upload the safetensors."
+        )
+    if listing.folders:
+        return "Name the folder that holds the model."
+    return "Only safetensors are served: check the prefix or upload them with `headrace push`."

@@ -1,0 +1,37 @@
+"""What a listing says of a model's files."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object (or file) as the listing describes it; reads are pinned to this version.
+
+    Attributes:
+        key: the full key in the bucket, or the absolute path of a file.
+        name: the key relative to the model's prefix.
+        size_bytes: its size.
+        version: what changes when the content does: the ETag without quotes, or a file's identity and times.
+    """
+
+    key: str
+    name: str
+    size_bytes: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies directly under a model's prefix.
+
+    Attributes:
+        objects: sorted by name.
+        folders: names of the common prefixes below, without their slash.
+    """
+
+    objects: tuple[ObjectInfo, ...]
+    folders: tuple[str, ...] = ()
+
+    def find(self, name: str) -> ObjectInfo | None:
+        """The object of that name."""
+        return next((item for item in self.objects if item.name == name), None)

@@ -1,0 +1,186 @@
+"""Where an S3 store is and who asks: one resolver for listing, metadata, weights and upload.
+
+Settings come from the usual AWS variables first, then from AWS's files (read by botocore). Credentials
+come from variables or from botocore's whole chain, which renews them.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headrace.store.errors import BadEndpoint, NoCredentials
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials, ReadOnlyCredentials
+    from botocore.session import Session
+
+_ENDPOINT_REMEDY = "Set AWS_ENDPOINT_URL to http://HOST:PORT or https://HOST[:PORT]."
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """One resolved store.
+
+    Attributes:
+        endpoint_url: scheme, host and port without a path, e.g. "http://127.0.0.1:9000".
+        path_style: the bucket is in the path (custom endpoints), not in the host name (AWS).
+        region: the region that requests are signed for.
+        ca_bundle: a file of CA certificates, or None for the system's.
+        origins: setting → where it came from, for a person.
+    """
+
+    endpoint_url: str
+    path_style: bool
+    region: str
+    ca_bundle: str | None
+    origins: Mapping[str, str]
+    environ: Mapping[str, str]
+
+    @cached_property
+    def _credentials(self) -> "Credentials":
+        return _find_credentials(self.environ, self.endpoint_url)
+
+    def credentials(self) -> "Credentials":
+        """botocore's credentials object; `get_frozen_credentials()` renews them where they expire.
+
+        Raises:
+            NoCredentials: none were found, or only half of a pair.
+        """
+        return self._credentials
+
+    def frozen_credentials(self) -> "ReadOnlyCredentials":
+        """Access key, secret key and token that are valid now, for one request."""
+        return self._credentials.get_frozen_credentials()
+
+
+def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
+    """Find endpoint, addressing, region and CA bundle; credentials are looked for when first asked for.
+
+    Raises:
+        BadEndpoint: the endpoint has no scheme or host, or a path.
+    """
+    region_from, region = _first(environ, "AWS_REGION", "AWS_DEFAULT_REGION")
+    endpoint_from, endpoint = _first(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    bundle_from, bundle = _first(environ, "AWS_CA_BUNDLE")
+    if not (region and endpoint) and _has_files(environ):
+        profile = _profile(environ)
+        if not region and profile.get("region"):
+            region_from, region = "AWS profile", profile["region"]
+        if not endpoint and profile.get("endpoint_url"):
+            endpoint_from, endpoint = "AWS profile", profile["endpoint_url"]
+        if not bundle and profile.get("ca_bundle"):
+            bundle_from, bundle = "AWS profile", profile["ca_bundle"]
+    if not region:
+        region_from, region = "default", "us-east-1"
+    custom = bool(endpoint)
+    if not endpoint:
+        endpoint_from, endpoint = "AWS, by region", _aws_endpoint(region)
+    return S3Settings(
+        endpoint_url=_check_endpoint(endpoint, endpoint_from),
+        path_style=custom,
+        region=region,
+        ca_bundle=_check_bundle(bundle, bundle_from),
+        origins={"region": region_from, "endpoint": endpoint_from, "ca_bundle": bundle_from or "system"},
+        environ=environ,
+    )
+
+
+def _first(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
+    for name in names:
+        if environ.get(name):
+            return name, environ[name].strip()
+    return "", ""
+
+
+def _aws_endpoint(region: str) -> str:
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"https://s3.{region}.{suffix}"
+
+
+def _check_endpoint(endpoint: str, origin: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:
+        raise BadEndpoint(endpoint, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY) from None
+    if parts.username or parts.password:
+        raise BadEndpoint(
+            origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
+        )
+    if parts.scheme not in ("http", "https") or "://" not in endpoint:
+        raise BadEndpoint(
+            endpoint, f"The endpoint from {origin} has no scheme (http:// or https://).", remedy=_ENDPOINT_REMEDY
+        )
+    if not parts.hostname or parts.path.strip("/") or parts.query or port == 0:
+        raise BadEndpoint(
+            endpoint,
+            f"The endpoint from {origin} must be a scheme, a host and perhaps a port, without a path.",
+            remedy=_ENDPOINT_REMEDY + " The bucket belongs in the s3:// URI.",
+        )
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _check_bundle(bundle: str, origin: str) -> str | None:
+    if not bundle:
+        return None
+    if not os.path.isfile(bundle):  # noqa: PTH113 (pathlib is not needed before the first byte)
+        raise BadEndpoint(bundle, f"The CA bundle from {origin} does not exist.", remedy="Correct or unset it.")
+    return bundle
+
+
+def _has_files(environ: Mapping[str, str]) -> bool:
+    if environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE"):
+        return True
+    config = environ.get("AWS_CONFIG_FILE", "~/.aws/config")
+    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+    return any(os.path.isfile(os.path.expanduser(path)) for path in (config, credentials))  # noqa: PTH111, PTH113
+
+
+def _session(environ: Mapping[str, str]) -> "Session":
+    from botocore.session import Session
+
+    return Session(profile=environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or None)
+
+
+def _profile(environ: Mapping[str, str]) -> dict[str, str]:
+    """region, endpoint_url and ca_bundle of the named (or default) profile; its s3 service section wins."""
+    from botocore.exceptions import ProfileNotFound
+
+    session = _session(environ)
+    try:
+        scoped: dict[str, Any] = session.get_scoped_config()
+    except ProfileNotFound as error:
+        raise NoCredentials(
+            "AWS_PROFILE", str(error), remedy="Name a profile of ~/.aws/config or unset AWS_PROFILE."
+        ) from None
+    section = session.full_config.get("services", {}).get(scoped.get("services"), {}).get("s3", {})
+    found = {name: scoped.get(name) for name in ("region", "endpoint_url", "ca_bundle")}
+    if isinstance(section, dict) and section.get("endpoint_url"):
+        found["endpoint_url"] = section["endpoint_url"]
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials":
+    remedy = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE."
+    access, secret = environ.get("AWS_ACCESS_KEY_ID", ""), environ.get("AWS_SECRET_ACCESS_KEY", "")
+    if bool(access) != bool(secret):
+        missing = "AWS_SECRET_ACCESS_KEY" if access else "AWS_ACCESS_KEY_ID"
+        raise NoCredentials(endpoint, f"{missing} is not set, its partner is.", remedy=remedy)
+    if access and not environ.get("AWS_PROFILE"):
+        from botocore.credentials import Credentials
+
+        return Credentials(access.strip(), secret.strip(), environ.get("AWS_SESSION_TOKEN") or None)
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        credentials = _session(environ).get_credentials()
+    except BotoCoreError as error:
+        raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}", remedy=remedy) from None
+    if credentials is None:
+        raise NoCredentials(
+            endpoint, "No AWS credentials were found (variables, files, container or instance role).", remedy=remedy
+        )
+    return credentials
