@@ -155,8 +155,7 @@ def start_store(
     try:
         administrator = new_identity("administrator", ("Admin", "Read", "List", "Tagging", "Write"))
         _write_identities(run_dir / "s3.json", (administrator, *identities))
-        # A previous run's flags, which would come back wherever we give none.
-        (data_dir / "mini.options").unlink(missing_ok=True)
+        _forget_previous_run(data_dir)
         command, endpoint_url = _command(weed, data_dir, run_dir, tls)
         with open(run_dir / "weed.log", "wb") as log:
             # Not for this store: the user's own SeaweedFS settings (~/.seaweedfs, WEED_*, S3_*) and AWS keys.
@@ -204,6 +203,14 @@ def _lock_folder(data_dir: Path) -> IO[str]:
     return lock
 
 
+def _forget_previous_run(data_dir: Path) -> None:
+    # Its flags, which would come back wherever we give none.
+    (data_dir / "mini.options").unlink(missing_ok=True)
+    # The master's state, named after a port that is not used again; volumes report themselves to a new one.
+    for state in data_dir.glob("m[0-9]*"):
+        shutil.rmtree(state)
+
+
 def _write_identities(path: Path, identities: Sequence[Identity]) -> None:
     content = {
         "identities": [
@@ -245,8 +252,6 @@ def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tupl
         "admin.ui": "false",
         "webdav": "false",
         "master.telemetry": "false",
-        # The master's state is named after its port, so it would only pile up beside the data.
-        "master.dir": run_dir,
         "master.volumeSizeLimitMB": 1024,
         "volume.preStopSeconds": 0,
         "s3.config": run_dir / "s3.json",
