@@ -107,15 +107,17 @@ def read_index(index: bytes, where: str) -> dict[str, str]:
     """The index's map of tensor name → shard name. Raises BadModelFiles if it is not one."""
     try:
         weight_map = json.loads(index)["weight_map"]
-        assert isinstance(weight_map, dict) and weight_map
-        assert all(isinstance(shard, str) for shard in weight_map.values())
-    except (ValueError, KeyError, TypeError, AssertionError):
+        valid = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    except (ValueError, KeyError, TypeError):
+        weight_map, valid = {}, False
+    if not valid or not weight_map:
         raise BadModelFiles(
             f'{where}/{INDEX_NAME} is not a safetensors index: it must be JSON with a "weight_map" of tensor names '
             "to file names.",
             remedy="Upload the index again.",
-        ) from None
-    return weight_map
+        )
+    result: dict[str, str] = weight_map
+    return result
 
 
 def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[ObjectInfo, ...]:

@@ -88,7 +88,9 @@ def parse_source(text: str) -> ModelSource:
             f"{scheme}:// ({_NOT_YET[scheme]}) is not supported yet.",
             remedy="Use s3://bucket/prefix or a local folder.",
         )
-    raise BadSource(f"{scheme}:// is not a scheme that Headrace knows.", remedy="Use s3:// or a local folder.")
+    raise BadSource(
+        f"{scheme}:// is not a scheme that Headrace knows.", remedy="Use s3:// or a local folder."
+    )
 
 
 def _parse_folder(path_text: str, text: str) -> ModelSource:
@@ -96,7 +98,9 @@ def _parse_folder(path_text: str, text: str) -> ModelSource:
     if path.is_dir():
         return ModelSource("file", "", str(path.resolve()), text)
     if path.exists():
-        raise BadSource(f"{text} is a file.", remedy="Give the folder that holds config.json and the weights.")
+        raise BadSource(
+            f"{text} is a file.", remedy="Give the folder that holds config.json and the weights."
+        )
     remedy = "Give an existing folder or s3://bucket/prefix."
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         remedy += " Names on the Hugging Face hub are not supported yet."

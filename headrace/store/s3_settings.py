@@ -66,7 +66,7 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
     endpoint_from, endpoint = _first(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     bundle_from, bundle = _first(environ, "AWS_CA_BUNDLE")
     if not (region and endpoint) and _has_files(environ):
-        profile = _profile(environ)
+        profile = _profile()
         if not region and profile.get("region"):
             region_from, region = "AWS profile", profile["region"]
         if not endpoint and profile.get("endpoint_url"):
@@ -105,14 +105,18 @@ def _check_endpoint(endpoint: str, origin: str) -> str:
         parts = urlsplit(endpoint)
         port = parts.port
     except ValueError:
-        raise BadEndpoint(endpoint, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY) from None
+        raise BadEndpoint(
+            endpoint, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY
+        ) from None
     if parts.username or parts.password:
         raise BadEndpoint(
             origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
         )
     if parts.scheme not in ("http", "https") or "://" not in endpoint:
         raise BadEndpoint(
-            endpoint, f"The endpoint from {origin} has no scheme (http:// or https://).", remedy=_ENDPOINT_REMEDY
+            endpoint,
+            f"The endpoint from {origin} has no scheme (http:// or https://).",
+            remedy=_ENDPOINT_REMEDY,
         )
     if not parts.hostname or parts.path.strip("/") or parts.query or port == 0:
         raise BadEndpoint(
@@ -127,7 +131,9 @@ def _check_bundle(bundle: str, origin: str) -> str | None:
     if not bundle:
         return None
     if not os.path.isfile(bundle):  # noqa: PTH113 (pathlib is not needed before the first byte)
-        raise BadEndpoint(bundle, f"The CA bundle from {origin} does not exist.", remedy="Correct or unset it.")
+        raise BadEndpoint(
+            bundle, f"The CA bundle from {origin} does not exist.", remedy="Correct or unset it."
+        )
     return bundle
 
 
@@ -139,17 +145,17 @@ def _has_files(environ: Mapping[str, str]) -> bool:
     return any(os.path.isfile(os.path.expanduser(path)) for path in (config, credentials))  # noqa: PTH111, PTH113
 
 
-def _session(environ: Mapping[str, str]) -> "Session":
+def _session() -> "Session":
     from botocore.session import Session
 
-    return Session(profile=environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or None)
+    return Session()  # reads AWS_PROFILE and the files' places from the process's own environment
 
 
-def _profile(environ: Mapping[str, str]) -> dict[str, str]:
+def _profile() -> dict[str, str]:
     """region, endpoint_url and ca_bundle of the named (or default) profile; its s3 service section wins."""
     from botocore.exceptions import ProfileNotFound
 
-    session = _session(environ)
+    session = _session()
     try:
         scoped: dict[str, Any] = session.get_scoped_config()
     except ProfileNotFound as error:
@@ -169,18 +175,20 @@ def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials
     if bool(access) != bool(secret):
         missing = "AWS_SECRET_ACCESS_KEY" if access else "AWS_ACCESS_KEY_ID"
         raise NoCredentials(endpoint, f"{missing} is not set, its partner is.", remedy=remedy)
-    if access and not environ.get("AWS_PROFILE"):
+    if access:
         from botocore.credentials import Credentials
 
         return Credentials(access.strip(), secret.strip(), environ.get("AWS_SESSION_TOKEN") or None)
     from botocore.exceptions import BotoCoreError
 
     try:
-        credentials = _session(environ).get_credentials()
+        credentials = _session().get_credentials()
     except BotoCoreError as error:
         raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}", remedy=remedy) from None
     if credentials is None:
         raise NoCredentials(
-            endpoint, "No AWS credentials were found (variables, files, container or instance role).", remedy=remedy
+            endpoint,
+            "No AWS credentials were found (variables, files, container or instance role).",
+            remedy=remedy,
         )
     return credentials

@@ -1,0 +1,97 @@
+"""What the streamer asks of a store. Each kind of store is one file beside this one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.uri import ModelSource
+
+
+@dataclass(slots=True)
+class Target:
+    """Where the bytes of one ranged read go, and how many of them have arrived.
+
+    Attributes:
+        views: writable byte views that the range fills one after another.
+        received: bytes that are in place; a failed read is resumed from here.
+    """
+
+    views: Sequence[memoryview]
+    received: int = 0
+    _lengths: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lengths = [len(view) for view in self.views]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole range."""
+        return sum(self._lengths)
+
+    def next_view(self) -> memoryview:
+        """The rest of the view that the next byte goes to; empty when the range is complete."""
+        offset = self.received
+        for view, length in zip(self.views, self._lengths, strict=True):
+            if offset < length:
+                return view[offset:]
+            offset -= length
+        return memoryview(b"")
+
+
+class Reader(Protocol):
+    """One connection (or file handle). Belongs to one thread; only `abort` may come from another."""
+
+    def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
+        """Read bytes [start + target.received, start + target.size) of this version of the object.
+
+        Raises:
+            TransientError: worth trying again from `target.received`.
+            StoreError: final; see headrace.store.errors.
+        """
+
+    def abort(self) -> None:
+        """Make a read that is under way in another thread fail soon."""
+
+    def close(self) -> None:
+        """Give the connection back to the system."""
+
+
+class Store(Protocol):
+    """One model's place: a bucket and prefix, or a folder."""
+
+    source: ModelSource
+
+    @property
+    def identity(self) -> str:
+        """What tells this place from others for the metadata cache: endpoint, bucket and prefix."""
+
+    def list(self) -> Listing:
+        """What lies directly under the prefix. Raises StoreError."""
+
+    def open_reader(self) -> Reader:
+        """A new connection, made when it is first used."""
+
+
+def read_whole(reader: Reader, item: ObjectInfo) -> bytes:
+    """All bytes of a small object. Raises as Reader.read_into."""
+    return read_range(reader, item, 0, item.size_bytes)
+
+
+def read_range(reader: Reader, item: ObjectInfo, start: int, length: int) -> bytes:
+    """Bytes [start, start + length) of an object. Raises as Reader.read_into."""
+    buffer = bytearray(length)
+    reader.read_into(item, start, Target([memoryview(buffer)]))
+    return bytes(buffer)
+
+
+def open_store(source: ModelSource) -> Store:
+    """The store that a source names. Raises StoreError for settings that cannot work."""
+    if source.scheme == "file":
+        from headrace.store.local import LocalStore
+
+        return LocalStore(source)
+    from headrace.store.s3 import S3Store
+    from headrace.store.s3_settings import resolve_s3_settings
+
+    return S3Store(source, resolve_s3_settings())

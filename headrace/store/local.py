@@ -1,0 +1,98 @@
+"""Folders on local and shared file systems. Files are read, not mapped: a mapped file that is
+rewritten would change under the weights, or kill the process."""
+
+import os
+from pathlib import Path
+
+from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.uri import ModelSource
+from headrace.store.base import Target
+from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Truncated
+
+_AGAIN = "Start again once the copy is complete; a load never mixes two versions."
+
+
+class LocalStore:
+    """One folder."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+
+    @property
+    def identity(self) -> str:
+        """The folder's absolute path."""
+        return self.source.prefix
+
+    def list(self) -> Listing:
+        """The folder's files (symbolic links followed, as hub caches use them) and folders."""
+        objects: list[ObjectInfo] = []
+        folders: list[str] = []
+        try:
+            for entry in os.scandir(self.source.prefix):
+                if entry.is_dir():
+                    folders.append(entry.name)
+                elif entry.is_file():
+                    facts = entry.stat()
+                    objects.append(ObjectInfo(entry.path, entry.name, facts.st_size, _version(facts)))
+        except OSError as error:
+            raise _translated(self.source.prefix, error) from None
+        return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
+
+    def open_reader(self) -> "LocalReader":
+        """Reads files through its own descriptors."""
+        return LocalReader()
+
+
+class LocalReader:
+    """Positioned reads of listed files. Keeps the last file open."""
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._descriptor = -1
+
+    def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
+        """See Reader.read_into."""
+        try:
+            descriptor = self._open(item)
+            while len(view := target.next_view()):
+                count = os.preadv(descriptor, [view], start + target.received)
+                if count == 0:
+                    raise Truncated(
+                        item.key, f"The file ended after {start + target.received:,} bytes.", remedy=_AGAIN
+                    )
+                target.received += count
+            if _version(os.fstat(descriptor)) != item.version:
+                raise Changed(item.key, "The file was rewritten while it was read.", remedy=_AGAIN)
+        except OSError as error:
+            self.close()
+            raise _translated(item.key, error) from None
+
+    def _open(self, item: ObjectInfo) -> int:
+        if self._key != item.key:
+            self.close()
+            self._descriptor = os.open(item.key, os.O_RDONLY | os.O_CLOEXEC)
+            self._key = item.key
+            if _version(os.fstat(self._descriptor)) != item.version:
+                raise Changed(item.key, "The file was replaced after it was listed.", remedy=_AGAIN)
+        return self._descriptor
+
+    def abort(self) -> None:
+        """See Reader.abort: a read of a file ends by itself."""
+
+    def close(self) -> None:
+        """See Reader.close."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._key, self._descriptor = None, -1
+
+
+def _version(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}-{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+
+
+def _translated(path: str, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError):
+        return NotFound(path, "There is no such file or folder.", remedy="Check the path.")
+    if isinstance(error, PermissionError):
+        return AccessDenied(path, "This user may not read it.", remedy=f"Check who owns {Path(path).name}.")
+    return TransientError(path, f"The read failed: {error.strerror}.")

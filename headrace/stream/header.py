@@ -1,0 +1,124 @@
+"""The safetensors header: parsed and proved before anything is allocated.
+
+Format: 8 bytes little-endian header length N, N bytes of JSON (name → dtype, shape, data_offsets; an
+optional "__metadata__" of strings), then the data section that data_offsets count from.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.source.objects import ObjectInfo
+
+MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
+DTYPE_BITS = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+    "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+class BadHeader(HeadraceError):
+    """A safetensors object whose header is not legal, or does not fit the object."""
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(
+            f"{where}: {cause}", remedy="The file is damaged or was not uploaded whole: upload it again."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a shard. `start` and `end` count bytes from the object's beginning."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One safetensors object with its proved header."""
+
+    item: ObjectInfo
+    tensors: dict[str, TensorInfo]
+
+
+def header_length(prefix: bytes, size_bytes: int, where: str) -> int:
+    """Length of the JSON from an object's first 8 bytes. Raises BadHeader."""
+    if len(prefix) < 8:
+        raise BadHeader(where, f"the object has {size_bytes} bytes, too few for a safetensors header.")
+    length = int.from_bytes(prefix[:8], "little")
+    if length > MAX_HEADER_BYTES or length + 8 > size_bytes:
+        raise BadHeader(
+            where,
+            f"its header claims {length:,} bytes, the object has {size_bytes:,}; it is not safetensors or is cut off.",
+        )
+    return length
+
+
+def parse_header(header: bytes, item: ObjectInfo, where: str) -> Shard:
+    """Parse the JSON of a header and prove it: legal dtypes, sizes that fit shapes, no overlap, no gap,
+    no name twice, and an end that is the object's own end.
+
+    Raises:
+        BadHeader: naming the object and the tensor.
+    """
+    try:
+        entries = json.loads(header.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BadHeader(where, f"its header is not valid JSON ({error}).") from None
+    if not isinstance(entries, dict):
+        raise BadHeader(where, "its header is not a JSON object.")
+    base = 8 + len(header)
+    tensors = {
+        name: _tensor(name, entry, base, where) for name, entry in entries.items() if name != "__metadata__"
+    }
+    end = base
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+        if tensor.start != end:
+            kind = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
+            raise BadHeader(where, f"tensor {tensor.name} {kind}.")
+        end = tensor.end
+    if end != item.size_bytes:
+        kind = "is cut off" if item.size_bytes < end else "has bytes after its last tensor"
+        raise BadHeader(
+            where,
+            f"the object {kind}: the header describes {end:,} bytes, the listing says {item.size_bytes:,}.",
+        )
+    return Shard(item, tensors)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name stands twice")
+    return result
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _tensor(name: str, entry: object, base: int, where: str) -> TensorInfo:
+    if not isinstance(entry, dict):
+        raise BadHeader(where, f"tensor {name} is not described by a JSON object.")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise BadHeader(where, f"tensor {name} has the unknown dtype {dtype!r}.")
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+        raise BadHeader(where, f"tensor {name} has the impossible shape {shape!r}.")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise BadHeader(where, f"tensor {name} has the impossible data_offsets {offsets!r}.")
+    start, end = offsets
+    bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if bits % 8 or end - start != bits // 8:
+        raise BadHeader(
+            where,
+            f"tensor {name} ({dtype}, shape {shape}) needs {bits // 8:,} bytes but spans {end - start:,}.",
+        )
+    return TensorInfo(name, dtype, tuple(shape), base + start, base + end)

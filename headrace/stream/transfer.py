@@ -1,0 +1,199 @@
+"""Carrying out a read plan: worker threads take chunks from one queue and receive into the final memory.
+
+A chunk is written by one worker only. Failed reads are resumed from the missing byte. Who waits for a
+group of bytes wakes when the last of them is in place.
+"""
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.source.objects import ObjectInfo
+from headrace.store.base import Reader, Store, Target
+from headrace.store.errors import BadEndpoint, StoreError, TransientError
+from headrace.stream.convert import convert
+from headrace.stream.header import DTYPE_BITS
+from headrace.stream.plan import Chunk, Placement, ReadPlan
+from headrace.stream.retry import RetryPolicy
+
+DEFAULT_CONCURRENCY = 8
+
+
+class Cancelled(Exception):
+    """The transfer was cancelled before it was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a transfer. `seconds` counts from its start to now, or to its end."""
+
+    bytes_done: int
+    bytes_total: int
+    retries: int
+    seconds: float
+
+
+class Transfer:
+    """A running transfer. `wait` and `wait_group` raise what ended it; `cancel` ends it."""
+
+    def __init__(
+        self,
+        plan: ReadPlan,
+        items: Sequence[ObjectInfo],
+        store: Store,
+        memory: memoryview,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        readers: Sequence[Reader] = (),
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        """Start reading at once.
+
+        Args:
+            items: the objects that the plan's chunks count.
+            memory: where the plan's destinations lie; writable bytes.
+            concurrency: worker threads, each with a connection.
+            readers: open connections that the first workers take over.
+        """
+        self._plan, self._items, self._store, self._memory = plan, items, store, memory
+        self._policy = policy or RetryPolicy()
+        self._changed = threading.Condition()
+        self._left = dict(plan.groups)
+        self._chunks = iter(plan.chunks)
+        self._running: dict[int, Target] = {}
+        self._readers: set[Reader] = set()
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._bytes_done = 0
+        self._retries = 0
+        self._started = time.monotonic()
+        self._ended: float | None = None if plan.chunks else self._started
+        count = min(concurrency, len(plan.chunks))
+        spare = list(readers[count:])
+        for reader in spare:
+            reader.close()
+        self._threads = [
+            threading.Thread(target=self._work, args=(number, reader), name=f"fetch-{number}", daemon=True)
+            for number, reader in itertools.zip_longest(range(count), readers[:count])
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def progress(self) -> Progress:
+        """How far it is; bytes of reads under way count."""
+        with self._changed:
+            under_way = sum(target.received for target in self._running.values())
+            end = self._ended if self._ended is not None else time.monotonic()
+            return Progress(
+                self._bytes_done + under_way, self._plan.bytes_total, self._retries, end - self._started
+            )
+
+    def wait_group(self, group: int) -> None:
+        """Return when every byte of the group is in place. Raises what ended the transfer."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or not self._left.get(group))
+            if self._left.get(group) and self._failure is not None:
+                raise self._failure
+
+    def wait(self) -> None:
+        """Return when every byte is in place and no thread can still write. Raises what ended it."""
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def cancel(self) -> None:
+        """End all reads and connections; who waits gets Cancelled."""
+        self._fail(Cancelled())
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None and self._ended is None:
+                self._failure = error
+            self._stop.set()
+            for reader in self._readers:
+                reader.abort()
+            self._changed.notify_all()
+
+    def _work(self, number: int, reader: Reader | None) -> None:
+        reader = reader or self._store.open_reader()
+        with self._changed:
+            self._readers.add(reader)
+        try:
+            while not self._stop.is_set() and (chunk := self._next_chunk()) is not None:
+                self._fetch(number, reader, chunk)
+        except BaseException as error:  # handed to whoever waits
+            self._fail(error)
+        finally:
+            with self._changed:
+                self._readers.discard(reader)
+                self._running.pop(number, None)
+            reader.close()
+
+    def _next_chunk(self) -> Chunk | None:
+        with self._changed:
+            return next(self._chunks, None)
+
+    def _fetch(self, number: int, reader: Reader, chunk: Chunk) -> None:
+        views, converted = self._views(chunk)
+        target = Target(views)
+        with self._changed:
+            self._running[number] = target
+        self._read(reader, chunk, target)
+        for piece, scratch in converted:
+            convert(scratch, piece.source_dtype, self._place(piece), piece.dtype)
+        with self._changed:
+            del self._running[number]
+            self._bytes_done += chunk.end - chunk.start
+            for piece in chunk.pieces:
+                self._left[piece.group] -= piece.end - piece.start
+            if self._bytes_done == self._plan.bytes_total:
+                self._ended = time.monotonic()
+            self._changed.notify_all()
+
+    def _views(self, chunk: Chunk) -> tuple[list[memoryview], list[tuple[Placement, memoryview]]]:
+        """Where the chunk's bytes are received: in place, or in scratch where they are to be converted."""
+        views: list[memoryview] = []
+        converted: list[tuple[Placement, memoryview]] = []
+        for piece in chunk.pieces:
+            if piece.source_dtype == piece.dtype:
+                views.append(self._place(piece))
+            else:
+                views.append(memoryview(bytearray(piece.end - piece.start)))
+                converted.append((piece, views[-1]))
+        return views, converted
+
+    def _place(self, piece: Placement) -> memoryview:
+        size = (piece.end - piece.start) * DTYPE_BITS[piece.dtype] // DTYPE_BITS[piece.source_dtype]
+        return self._memory[piece.destination : piece.destination + size]
+
+    def _read(self, reader: Reader, chunk: Chunk, target: Target) -> None:
+        """Read a chunk, trying again from the missing byte; a new byte starts the count of failures anew."""
+        item = self._items[chunk.shard]
+        chance = random.Random()
+        failures, before = 0, 0
+        while True:
+            try:
+                reader.read_into(item, chunk.start, target)
+                return
+            except (TransientError, BadEndpoint) as error:
+                if self._stop.is_set():
+                    raise Cancelled from None
+                failures = 1 if target.received > before else failures + 1
+                before = target.received
+                if failures > self._policy.attempts:
+                    raise _given_up(error, failures) from None
+                retry_after_s = getattr(error, "retry_after_s", None)
+                with self._changed:
+                    self._retries += 1
+                self._stop.wait(self._policy.delay_s(failures, retry_after_s, chance))
+                if self._stop.is_set():
+                    raise Cancelled from None
+
+
+def _given_up(error: StoreError, failures: int) -> StoreError:
+    error.remedy = f"Given up after {failures} tries without a new byte. {error.remedy}".rstrip()
+    return error
