@@ -1,0 +1,184 @@
+"""The flags of `headrace serve`: names and meanings are SGLang's, the last group is our own.
+
+A flag that is not given stays None, so that its default lives in one place: the options' own definition.
+The defaults that the help texts name are checked against it by a test.
+"""
+
+import argparse
+
+from headrace.cli import values
+from headrace.cli.sglang_flags import add_foreign_flags
+
+API_KEY_VARIABLE = "HEADRACE_API_KEY"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare everything that a server can be told."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        type=values.nonempty,
+        help="s3://BUCKET/PREFIX or a local folder with config.json and *.safetensors",
+    )
+    _add_model_flags(parser.add_argument_group("model"))
+    _add_loading_flags(parser.add_argument_group("loading"))
+    _add_server_flags(parser.add_argument_group("server"))
+    _add_memory_flags(parser.add_argument_group("memory and scheduling"))
+    _add_own_flags(parser.add_argument_group("flags that SGLang does not have"))
+    add_foreign_flags(parser)
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model-path",
+        "--model",
+        dest="model_path",
+        metavar="MODEL",
+        type=values.nonempty,
+        help="another way to name MODEL",
+    )
+    group.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        type=values.nonempty,
+        help="the model's name in /v1/models and in requests (default: MODEL as it was given)",
+    )
+    group.add_argument(
+        "--tokenizer-path",
+        metavar="PATH",
+        type=values.nonempty,
+        help="a URI or folder with the tokenizer's files (default: beside the weights)",
+    )
+    group.add_argument(
+        "--chat-template",
+        metavar="FILE",
+        type=values.nonempty,
+        help="a Jinja template file that replaces the model's own",
+    )
+    group.add_argument(
+        "--context-length",
+        metavar="TOKENS",
+        type=values.integer(1),
+        help="tokens that one request may take, prompt and answer (default: the model's own)",
+    )
+    group.add_argument(
+        "--dtype",
+        type=values.dtype,
+        choices=("auto", "bfloat16", "float16", "float32"),
+        help="number format of weights and KV cache (default: auto, the checkpoint's own); half and float are "
+        "understood as float16 and float32",
+    )
+    group.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        help="where the model runs (default: auto, a GPU if torch finds one)",
+    )
+
+
+def _add_loading_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--load-format",
+        choices=("auto", "safetensors", "runai_streamer", "dummy"),
+        help="auto (default), safetensors and runai_streamer all mean the streaming loader; dummy reads no weights "
+        "and fills them with random numbers",
+    )
+    group.add_argument(
+        "--model-loader-extra-config",
+        metavar="JSON",
+        help='an object with the keys "concurrency" (parallel connections), "memory_limit" (bytes of staging '
+        'buffers; -1 no limit, 0 the smallest) and "distributed" (no effect with one rank)',
+    )
+
+
+def _add_server_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        type=values.nonempty,
+        help="address to listen on (default: 127.0.0.1; 0.0.0.0 is every IPv4 interface)",
+    )
+    group.add_argument(
+        "--port",
+        type=values.integer(0, 65535),
+        metavar="PORT",
+        help="port to listen on (default: 30000; 0 takes a free one)",
+    )
+    group.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="bearer token that every route but the health probes asks for. Other users of the machine can read a "
+        f"command line: prefer the variable {API_KEY_VARIABLE}",
+    )
+    group.add_argument(
+        "--sampling-defaults",
+        choices=("model", "openai"),
+        help="where temperature, top_p and top_k come from when a request does not give them: the model's "
+        "generation_config.json (default: model) or OpenAI's defaults",
+    )
+    group.add_argument(
+        "--skip-server-warmup",
+        action="store_true",
+        help="be ready as soon as the weights are there, without the warm-up request",
+    )
+    group.add_argument(
+        "--log-level",
+        type=str.lower,
+        choices=("debug", "info", "warning", "error", "critical"),
+        help="the least important lines to print (default: info)",
+    )
+
+
+def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mem-fraction-static",
+        metavar="SHARE",
+        type=values.fraction,
+        help="share of the device's memory (or of the cgroup's limit) that weights and KV cache may take "
+        "(default: 0.85)",
+    )
+    group.add_argument(
+        "--max-total-tokens",
+        metavar="TOKENS",
+        type=values.integer(1),
+        help="size of the KV pool in tokens (default: what the share leaves)",
+    )
+    group.add_argument(
+        "--max-running-requests",
+        metavar="N",
+        type=values.integer(1),
+        help="requests that are computed together at the most (default: 64)",
+    )
+    group.add_argument(
+        "--chunked-prefill-size",
+        metavar="TOKENS",
+        type=values.chunk_size,
+        help="prompt tokens computed in one step at the most (default: 512)",
+    )
+    group.add_argument(
+        "--page-size",
+        metavar="TOKENS",
+        type=values.integer(1),
+        help="tokens in one page of the KV pool (default: 16)",
+    )
+    group.add_argument(
+        "--random-seed",
+        metavar="N",
+        type=values.integer(0, (1 << 63) - 1),
+        help="seed of requests that bring none (default: another one at each start)",
+    )
+
+
+def _add_own_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--shutdown-timeout",
+        metavar="SECONDS",
+        type=values.seconds,
+        help="how long running requests may go on after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--max-body-size",
+        metavar="BYTES",
+        type=values.size_bytes,
+        help="larger request bodies are answered 413; K, M and G are understood (default: 16M)",
+    )

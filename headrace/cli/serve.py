@@ -1,0 +1,156 @@
+"""`headrace serve MODEL`: from checked flags to the options that the server is started with."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.flags import API_KEY_VARIABLE, add_flags
+from headrace.cli.loader_config import parse_load_config
+from headrace.cli.parser import UsageError
+from headrace.cli.sglang_flags import notes_on_foreign_flags
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.server.options import ServeOptions
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "add_flags", "add_parser", "run", "serve_options"]
+
+DESCRIPTION = (
+    "Open an OpenAI-compatible server for one model, whose weights stream from where they lie into memory."
+)
+EXAMPLES = """\
+examples:
+  headrace serve s3://my-bucket/models/qwen --served-model-name qwen
+  headrace serve ./qwen --host 0.0.0.0 --port 8000 --device cpu
+  headrace serve s3://my-bucket/qwen --model-loader-extra-config '{"concurrency": 8}'
+
+An S3 store is found by the usual AWS variables and files: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, AWS_PROFILE and so on. Flags of SGLang's server that have
+no effect here are accepted and named in one line each; docs/flags.md lists them."""
+
+# The engine's flags by their names in EngineOptions, which are their names here too.
+_ENGINE_FLAGS = (
+    "tokenizer_path",
+    "device",
+    "dtype",
+    "load_format",
+    "context_length",
+    "mem_fraction_static",
+    "max_total_tokens",
+    "max_running_requests",
+    "page_size",
+    "random_seed",
+    "log_level",
+)
+_FRONT_FLAGS = ("host", "port", "sampling_defaults", "log_level")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "serve", help="serve a model from a bucket or a folder", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal ends it; the exit code. Raises HeadraceError for flags that cannot be met."""
+    options = serve_options(args, os.environ)
+    from headrace.server.launch import run as run_server
+
+    return run_server(options)
+
+
+def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "ServeOptions":
+    """The options that parsed flags and the environment ask for.
+
+    Raises UsageError for flags that contradict each other or ask for what is not there, and HeadraceError for
+    a model that cannot be: an unsupported kind of URI, a folder that does not exist.
+    """
+    notes = list(notes_on_foreign_flags(args.foreign))
+    model = _model(args)
+    engine = _given(args, _ENGINE_FLAGS)
+    if args.model_loader_extra_config is not None:
+        engine["load_config"] = parse_load_config(args.model_loader_extra_config)
+        if engine["load_config"].distributed:
+            notes.append(
+                '"distributed" in --model-loader-extra-config has no effect here: there is one rank.'
+            )
+    if args.chunked_prefill_size == -1:
+        notes.append("--chunked-prefill-size -1 has no effect here: prompts are always computed in chunks.")
+    elif args.chunked_prefill_size is not None:
+        engine["chunked_prefill_size"] = args.chunked_prefill_size
+    front = _given(args, _FRONT_FLAGS)
+    if args.shutdown_timeout is not None:
+        front["shutdown_timeout_s"] = args.shutdown_timeout
+    if args.max_body_size is not None:
+        front["max_body_bytes"] = args.max_body_size
+
+    from headrace.ipc.options import EngineOptions
+    from headrace.server.options import ServeOptions
+    from headrace.source.uri import parse_source
+
+    parse_source(model)
+    if args.tokenizer_path is not None:
+        parse_source(args.tokenizer_path)
+    return ServeOptions(
+        engine=EngineOptions(model=model, skip_server_warmup=args.skip_server_warmup, **engine),
+        served_model_name=args.served_model_name if args.served_model_name is not None else model,
+        api_key=_api_key(args.api_key, environ),
+        chat_template=_checked_template(args.chat_template),
+        notes=tuple(notes),
+        **front,
+    )
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _model(args: argparse.Namespace) -> str:
+    if args.model is not None and args.model_path is not None and args.model != args.model_path:
+        raise UsageError(
+            "MODEL and --model-path name two models.", remedy="Name one: a server serves one model."
+        )
+    model: str | None = args.model_path if args.model is None else args.model
+    if model is None:
+        raise UsageError(
+            "No model is named.",
+            remedy="Give MODEL or --model-path MODEL: s3://BUCKET/PREFIX or a local folder.",
+        )
+    return model
+
+
+def _api_key(flag: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key that requests must bring. The message about a bad one must not show it."""
+    key, origin = (
+        (flag, "--api-key") if flag is not None else (environ.get(API_KEY_VARIABLE), API_KEY_VARIABLE)
+    )
+    if key is None or (key == "" and flag is None):
+        return None
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise UsageError(
+            f"The key in {origin} cannot be sent as a bearer token.",
+            remedy="Use visible ASCII characters without spaces.",
+        )
+    return key
+
+
+def _checked_template(name: str | None) -> str | None:
+    """The file's name, after reading it: a template that cannot be read must not wait for the first request."""
+    if name is None:
+        return None
+    try:
+        Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise HeadraceError(
+            f"--chat-template {name} is not UTF-8 text.", remedy="Give a file with a Jinja template."
+        ) from None
+    except OSError as error:
+        raise HeadraceError(
+            f"--chat-template {name} cannot be read: {error.strerror}.",
+            remedy="Give a file with a Jinja template; names of built-in templates are not known here.",
+        ) from None
+    return name
