@@ -1,0 +1,241 @@
+"""`headrace push DIR URI`: upload a model folder to an object store."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.parser import UsageError
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.source.uri import ModelSource
+    from headrace.store.upload import UploadResult
+    from headrace.store.upload_plan import FolderFiles
+
+DESCRIPTION = """\
+Upload a model folder to an object store. Files that are there already with the same size and checksum are
+skipped, so that an interrupted push goes on where it stopped. Weights go first and config.json last: what can
+be served is complete. Files whose names begin with a dot (.git, .cache) are left out, and nothing is deleted
+from the store."""
+EXAMPLES = """\
+examples:
+  headrace push ./qwen s3://my-bucket/models/qwen
+  headrace push ./qwen s3://new-bucket/qwen --create-bucket
+  headrace push ./qwen s3://my-bucket/models/qwen --json | jq .bytes_uploaded
+
+The store is found by the usual AWS variables and files: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+AWS_ENDPOINT_URL, AWS_PROFILE and so on."""
+
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+class NotAModel(HeadraceError):
+    """The folder does not hold a model that could be served."""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "push", help="upload a model folder to a bucket", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="the folder with config.json and the weights"
+    )
+    parser.add_argument("uri", metavar="URI", help="where it goes: s3://BUCKET/PREFIX")
+    parser.add_argument(
+        "--create-bucket",
+        action="store_true",
+        help="make the bucket if it does not exist (an error otherwise)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="upload the folder even if it is not a model that could be served",
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object about what was done, and no progress"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Push; the exit code. Raises HeadraceError."""
+    destination = parse_destination(args.uri)
+    found = read_folder(args.folder, force=args.force)
+    from headrace.cli.interrupts import sigterm_as_interrupt
+
+    started = time.monotonic()
+    with sigterm_as_interrupt():
+        result = push_folder(
+            found, destination, create_bucket=args.create_bucket, show=not (args.quiet or args.json)
+        )
+    seconds = time.monotonic() - started
+    if args.json:
+        print(json.dumps(_facts(result, destination, seconds)))
+    elif not args.quiet:
+        _tell(result, found, destination, seconds)
+    return 0
+
+
+def parse_destination(text: str) -> "ModelSource":
+    """The bucket and prefix that are pushed to.
+
+    Raises UsageError for what is no URI, BadSource for stores that are not supported (yet).
+    """
+    from headrace.source.uri import parse_source
+
+    scheme, separator, _ = text.partition("://")
+    if not separator or scheme.lower() == "file":
+        raise UsageError(
+            f"{text!r} is not the URI of an object store.",
+            remedy="Write s3://BUCKET/PREFIX; a folder is simply copied.",
+        )
+    return parse_source(text)
+
+
+def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
+    """The files to upload.
+
+    Args:
+        force: take the folder as it is.
+
+    Raises NotAModel if it holds no model that could be served; HeadraceError if it cannot be read.
+    """
+    from headrace.store.upload_plan import find_files
+
+    if not folder.is_dir():
+        raise HeadraceError(
+            f"{folder} is {'a file' if folder.exists() else 'not there'}.",
+            remedy="Give the folder that holds config.json and the weights.",
+        )
+    try:
+        found = find_files(folder)
+        if not force:
+            _check_model(folder, found)
+    except OSError as error:
+        raise HeadraceError(
+            f"{error.filename or folder} cannot be read: {error.strerror}.", remedy="Check its permissions."
+        ) from None
+    if not found.files:
+        raise HeadraceError(f"{folder} holds no file to upload.", remedy="Check the folder's name.")
+    return found
+
+
+def push_folder(
+    found: "FolderFiles", destination: "ModelSource", *, create_bucket: bool, show: bool
+) -> "UploadResult":
+    """Upload to the store that the environment names, with a progress bar on stderr if `show`."""
+    from headrace.store.s3_settings import resolve_s3_settings
+
+    settings = resolve_s3_settings()
+    settings.frozen_credentials()  # missing ones are told before the uploader's libraries are loaded
+    from headrace.store.upload import upload_files
+
+    total = sum(file.size_bytes for file in found.files)
+    with _progress(total, show) as on_bytes:
+        return upload_files(
+            found.files, destination, settings, create_bucket=create_bucket, on_bytes=on_bytes
+        )
+
+
+def _progress(total_bytes: int, show: bool) -> AbstractContextManager[Callable[[int], None]]:
+    if not show:
+        return nullcontext(lambda _count: None)
+    from headrace.cli.progress import transfer_progress
+
+    return transfer_progress(total_bytes, "pushing", sys.stderr)
+
+
+def _check_model(folder: Path, found: "FolderFiles") -> None:
+    """Refuse what `headrace serve` would refuse for its files."""
+    from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights
+    from headrace.source.objects import Listing, ObjectInfo
+
+    names = {file.name for file in found.files}
+    force = "--force uploads the folder as it is."
+    for what, there in (
+        (CONFIG_NAME, CONFIG_NAME in names),
+        ("safetensors files", any(name.endswith(".safetensors") for name in names if "/" not in name)),
+    ):
+        if not there:
+            raise NotAModel(
+                f"{folder} holds no {what}, so it is not a model that could be served.",
+                remedy=f"Give the folder of a Hugging Face checkpoint with safetensors; {force}",
+            )
+    listing = Listing(
+        tuple(
+            ObjectInfo(str(file.path), file.name, file.size_bytes, "")
+            for file in found.files
+            if "/" not in file.name
+        )
+    )
+    index = (folder / INDEX_NAME).read_bytes() if INDEX_NAME in names else None
+    try:
+        weights = choose_weights(listing, str(folder), index)
+    except BadModelFiles as error:
+        raise NotAModel(error.message, remedy=f"Complete the folder first; {force}") from None
+    for item in weights:
+        _check_header(Path(item.key), item.size_bytes, force)
+
+
+def _check_header(path: Path, size_bytes: int, force: str) -> None:
+    """The cheap proof that a file is whole: the header says how long it is."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if start == b"version ":
+            raise NotAModel(
+                f"{path} is a Git LFS pointer, not the weights.", remedy=f"Run `git lfs pull` first; {force}"
+            )
+        header = file.read(length) if 0 < length <= min(size_bytes - 8, _MAX_HEADER_BYTES) else b""
+    try:
+        ends = [
+            entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__"
+        ]
+        whole = 8 + length + max(ends, default=0) == size_bytes
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        whole = False
+    if not whole:
+        raise NotAModel(
+            f"{path} is not a whole safetensors file: its {size_bytes:,} bytes do not fit its header.",
+            remedy=f"Download it again; {force}",
+        )
+
+
+def _facts(result: "UploadResult", destination: "ModelSource", seconds: float) -> dict[str, Any]:
+    return {
+        "uri": destination.uri,
+        "uploaded": result.uploaded,
+        "skipped": result.skipped,
+        "bytes_uploaded": result.bytes_uploaded,
+        "bytes_skipped": result.bytes_skipped,
+        "only_in_store": result.only_in_store,
+        "bucket_created": result.bucket_created,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _tell(result: "UploadResult", found: "FolderFiles", destination: "ModelSource", seconds: float) -> None:
+    from headrace.cli.progress import decimal_size
+
+    uploaded, skipped = len(result.uploaded), len(result.skipped)
+    print(
+        f"{destination.uri}: {uploaded} uploaded ({decimal_size(result.bytes_uploaded)}), "
+        f"{skipped} there already ({decimal_size(result.bytes_skipped)}), {seconds:.1f} s."
+    )
+    if result.bucket_created:
+        print(f"Made the bucket {destination.bucket}.")
+    if found.left_out:
+        print(f"Left out: {_shortened(found.left_out)}.")
+    if result.only_in_store:
+        print(f"Also there, not in the folder, and left alone: {_shortened(result.only_in_store)}.")
+    print(f"Serve it: headrace serve {destination.uri}")
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,94 @@
+"""A botocore client with the resolver's settings, and its errors in our taxonomy. Used to write, never to load."""
+
+import os
+from typing import Any
+
+from botocore.client import BaseClient
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+from botocore.session import Session
+
+from headrace.store.errors import BadEndpoint, NoCredentials, StoreError, TlsError, TransientError
+from headrace.store.http import CONNECT_TIMEOUT_S
+from headrace.store.s3_errors import error_of_code
+from headrace.store.s3_settings import S3Settings
+
+READ_TIMEOUT_S = 60
+
+
+def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10) -> BaseClient:
+    """An S3 client that asks whom and where the resolver says.
+
+    Args:
+        attempts: how often one request is sent at the most.
+        connections: how many are kept open; one for each thread that uses the client.
+
+    Raises NoCredentials.
+    """
+    credentials = settings.credentials()
+    session = Session()
+    session._credentials = credentials  # the resolver's own, which renew themselves; botocore has no setter
+    options: dict[str, Any] = {}
+    if settings.path_style and "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
+        # Stores that are not AWS often know no CRC trailers. Over http the body is signed instead.
+        options["request_checksum_calculation"] = "when_required"
+    config = Config(
+        signature_version="s3v4",
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        max_pool_connections=connections,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        user_agent="headrace",
+        **options,
+    )
+    client: BaseClient = session.create_client(
+        "s3",
+        region_name=settings.region,
+        endpoint_url=settings.endpoint_url,
+        verify=settings.ca_bundle,
+        config=config,
+    )
+    return client
+
+
+def store_error(
+    error: BotoCoreError | ClientError, uri: str, settings: S3Settings, bucket: str
+) -> StoreError:
+    """The typed error for what botocore raised."""
+    if isinstance(error, ClientError):
+        facts = error.response.get("ResponseMetadata", {})
+        details = error.response.get("Error", {})
+        status = int(facts.get("HTTPStatusCode", 0))
+        # The answer to a HEAD has no body: botocore puts the status in the code's place.
+        code = "" if str(details.get("Code", "")).isdigit() else str(details.get("Code", ""))
+        request_id = str(facts.get("RequestId", ""))
+        message = str(details.get("Message", ""))
+        return error_of_code(uri, status, code, message, request_id, settings, bucket)
+    endpoint = settings.endpoint_url
+    if isinstance(error, NoCredentialsError):
+        return NoCredentials(endpoint, "No AWS credentials were found.", remedy="Set AWS_ACCESS_KEY_ID.")
+    if isinstance(error, SSLError):
+        return TlsError(
+            endpoint, f"The TLS handshake failed: {error}", remedy="Name the store's CA in AWS_CA_BUNDLE."
+        )
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError):
+        return BadEndpoint(
+            endpoint,
+            "The endpoint does not answer.",
+            remedy="Check AWS_ENDPOINT_URL and that the store is running.",
+        )
+    if isinstance(error, ReadTimeoutError | ConnectionClosedError | HTTPClientError):
+        return TransientError(uri, f"The connection failed: {error}", remedy="Try again.")
+    return StoreError(uri, f"The request could not be made: {error}")

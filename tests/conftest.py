@@ -1,0 +1,57 @@
+"""What many tests share: a real object store, the real small model, and surroundings without surprises."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.model import prepare_smollm2
+from headrace.demo.store import SeaweedStore, start_store
+from headrace.source.uri import parse_source
+from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.upload import upload_files
+from headrace.store.upload_plan import find_files
+
+# Where the real model is kept between runs, so that a developer downloads it once.
+MODEL_CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No instance metadata, no settings of the developer's own AWS account, no cache of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("AWS_", "HEADRACE_"))]:
+            patch.delenv(name)
+        nowhere = tmp_path_factory.mktemp("no-aws-files")
+        patch.setenv("AWS_CONFIG_FILE", str(nowhere / "config"))
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nowhere / "credentials"))
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("headrace-cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
+    """A running SeaweedFS without buckets; `environment()` has the variables that lead there."""
+    with start_store(tmp_path_factory.mktemp("seaweed")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """SmolLM2-135M-Instruct as a checkpoint folder (bf16, one file). Read-only by agreement."""
+    folder = MODEL_CACHE / "smollm2-135m-instruct"
+    if not (folder / "config.json").exists():  # written last, so the folder is whole where it exists
+        prepare_smollm2(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_uri(seaweed: SeaweedStore, smollm2_folder: Path) -> str:
+    """The real model in the store; reach it with seaweed.environment()."""
+    uri = "s3://models/smollm2-135m-instruct"
+    files = find_files(smollm2_folder).files
+    settings = resolve_s3_settings(seaweed.environment())
+    upload_files(files, parse_source(uri), settings, create_bucket=True)
+    return uri
