@@ -4,12 +4,14 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
 from headrace.models.decoder.config import DecoderConfig
+from headrace.models.errors import UnsupportedModel
 from headrace.models.layout import Layout
 
 if TYPE_CHECKING:
     from headrace.models.decoder.forward import DecoderModel
+
+__all__ = ["FAMILIES", "UnsupportedModel", "family_of", "forward_class", "layout_of", "read_config"]
 
 # config.json "architectures"[0] → folder under headrace/models
 FAMILIES = {
@@ -18,15 +20,12 @@ FAMILIES = {
 }
 
 
-class UnsupportedModel(HeadraceError):
-    """The checkpoint asks for something that no family here computes."""
-
-
 def family_of(config: Mapping[str, Any]) -> str:
     """The family's folder name for a parsed config.json. Raises UnsupportedModel, which lists what is supported."""
-    architectures = config.get("architectures") or []
+    named = config.get("architectures") or []
+    architectures = named if isinstance(named, list) else [named]
     for name in architectures:
-        if name in FAMILIES:
+        if isinstance(name, str) and name in FAMILIES:
             return FAMILIES[name]
     raise UnsupportedModel(
         f"config.json names the architecture {', '.join(map(str, architectures)) or '(none)'}, "

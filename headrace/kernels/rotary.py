@@ -1,0 +1,25 @@
+"""Rotary position embedding with rotated halves (as in GPT-NeoX and all Llama checkpoints of transformers)."""
+
+import torch
+
+
+def rotary_table(
+    positions: torch.Tensor, inverse_frequencies: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin for one step, computed in float32 and rounded once.
+
+    positions: int64 [tokens]; inverse_frequencies: float32 [head_dim / 2].
+    Gives cos [tokens, 1, head_dim] (each half the same) and sin [tokens, 1, head_dim / 2].
+    """
+    angles = torch.outer(positions.float(), inverse_frequencies)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat((cos, cos), dim=-1).unsqueeze(1), sin.unsqueeze(1)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Every head of x [tokens, heads, head_dim] turned by its token's angles; gives a new, dense tensor."""
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin, value=-1)
+    turned[..., half:].addcmul_(x[..., :half], sin)
+    return turned

@@ -1,0 +1,97 @@
+"""Typed reading of config.json fields: the value, or an InvalidConfig that names the field. No torch.
+
+A field that is null counts as absent, as in transformers' own files.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.models.errors import InvalidConfig
+
+# Far above any model, and far below what would make a size computed from two fields lose its meaning.
+LARGEST_INTEGER = 1 << 31
+
+
+def read_integer(
+    config: Mapping[str, Any], name: str, default: int | None = None, *, largest: int = LARGEST_INTEGER
+) -> int:
+    """A whole number in [1, largest]; `default` where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        if default is None:
+            raise missing_field(name)
+        return default
+    # bool is a subclass of int.
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise wrong_field(name, value, f"a whole number from 1 to {largest}")
+    return value
+
+
+def read_number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A positive, finite number; `default` where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        if default is None:
+            raise missing_field(name)
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise wrong_field(name, value, "a positive number")
+    return float(value)
+
+
+def read_flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    """true or false; `default` where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong_field(name, value, "true or false")
+    return value
+
+
+def read_text(config: Mapping[str, Any], name: str) -> str | None:
+    """A string, or None where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, str):
+        raise wrong_field(name, value, "a string")
+    return value
+
+
+def read_object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A JSON object, empty where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong_field(name, value, "an object")
+    return value
+
+
+def read_token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A token id or a list of them, as a tuple without repetitions, empty where absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list | tuple) else [value]
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < LARGEST_INTEGER:
+            raise wrong_field(name, value, "a token id or a list of token ids")
+    return tuple(dict.fromkeys(ids))
+
+
+def missing_field(name: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"config.json has no field {name!r}.",
+        remedy="Take the complete config.json that belongs to these weights.",
+    )
+
+
+def wrong_field(name: str, value: object, wanted: str) -> InvalidConfig:
+    shown = json.dumps(value, default=str)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    return InvalidConfig(
+        f"config.json gives {name!r} the value {shown}, but it must be {wanted}.",
+        remedy="Take the config.json that belongs to these weights.",
+    )

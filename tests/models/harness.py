@@ -1,0 +1,129 @@
+"""Runs a decoder step by step without an engine: requests with slots of their own in one cache."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+
+from headrace.models.batch import ForwardBatch, KVCache, PrefillSpan
+from headrace.models.decoder.forward import DecoderModel
+from headrace.models.registry import forward_class, read_config
+from tests.tiny_models import config_json, parameters_of
+
+Chunk = tuple["Request", Sequence[int]]
+
+
+@dataclass(slots=True)
+class Request:
+    """One request: the slots that its tokens may take, in order, and how many it has taken."""
+
+    slots: torch.Tensor
+    length: int = 0
+    logits: list[torch.Tensor] = field(default_factory=list)
+
+
+def ours(model: PreTrainedModel) -> DecoderModel:
+    """Our decoder on the same weights, in the model's dtype."""
+    config = config_json(model)
+    return forward_class(config)(read_config(config), parameters_of(model))
+
+
+def empty_cache(decoder: DecoderModel, slots: int) -> KVCache:
+    config = decoder.config
+    shape = (slots, config.num_kv_heads, config.head_dim)
+    keys, values = (
+        tuple(
+            torch.zeros(shape, dtype=decoder.dtype, device=decoder.device) for _ in range(config.num_layers)
+        )
+        for _ in range(2)
+    )
+    return KVCache(keys, values)
+
+
+def step(
+    decoder: DecoderModel,
+    cache: KVCache,
+    prefills: Sequence[Chunk] = (),
+    decodes: Sequence[tuple[Request, int]] = (),
+    *,
+    padding_slot: int = 0,
+    every_row: bool = True,
+    before_group: Callable[[int], None] | None = None,
+) -> torch.Tensor:
+    """One step over prompt chunks and one new token each of `decodes`.
+
+    Appends each request's logits to it and returns all; with every_row false, only each request's last row's.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    writes: list[torch.Tensor] = []
+    wanted: list[int] = []
+    owners: list[Request] = []
+    spans: list[PrefillSpan] = []
+    for request, tokens in [*prefills, *((request, [token]) for request, token in decodes)]:
+        start, end = request.length, request.length + len(tokens)
+        if len(spans) < len(prefills):
+            spans.append(PrefillSpan(len(ids), len(tokens), request.slots[:end]))
+        rows = range(len(ids), len(ids) + len(tokens))
+        wanted += rows if every_row else rows[-1:]
+        owners += [request] * (len(tokens) if every_row else 1)
+        ids += tokens
+        positions += range(start, end)
+        writes.append(request.slots[start:end])
+        request.length = end
+    lengths = [request.length for request, _ in decodes]
+    padded = torch.full((len(decodes), max(lengths, default=0)), padding_slot)
+    for row, (request, _) in enumerate(decodes):
+        padded[row, : request.length] = request.slots[: request.length]
+    batch = ForwardBatch(
+        input_ids=torch.tensor(ids),
+        positions=torch.tensor(positions),
+        write_slots=torch.cat(writes),
+        prefills=tuple(spans),
+        decode_slots=padded,
+        decode_lengths=torch.tensor(lengths, dtype=torch.int64),
+        logit_rows=torch.tensor(wanted, dtype=torch.int64),
+    )
+    with torch.inference_mode():
+        logits = decoder.forward(batch, cache, before_group)
+    for owner, row in zip(owners, logits, strict=True):
+        owner.logits.append(row)
+    return logits
+
+
+def greedy(decoder: DecoderModel, prompt: Sequence[int], count: int, chunk: int | None = None) -> list[int]:
+    """`count` greedy tokens after the prompt, which is prefilled in chunks of `chunk` tokens."""
+    total = len(prompt) + count
+    request = Request(torch.arange(total))
+    cache = empty_cache(decoder, total)
+    for start in range(0, len(prompt), chunk or len(prompt)):
+        step(decoder, cache, prefills=[(request, prompt[start : start + (chunk or len(prompt))])])
+    tokens = [int(request.logits[-1].argmax())]
+    while len(tokens) < count:
+        step(decoder, cache, decodes=[(request, tokens[-1])])
+        tokens.append(int(request.logits[-1].argmax()))
+    return tokens
+
+
+def theirs_logits(model: PreTrainedModel, ids: Sequence[int]) -> torch.Tensor:
+    """transformers' logits over the whole of `ids`, float32 [tokens, vocab]."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([list(ids)])).logits[0].float()
+    return logits
+
+
+def theirs_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
+    """transformers' greedy tokens, without stopping at end-of-sequence ids."""
+    with torch.inference_mode():
+        ids = torch.tensor([list(prompt)])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+        )
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens
