@@ -1,0 +1,114 @@
+"""The tokenizer of one model, built from its files' contents; ids as transformers' AutoTokenizer gives them."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.text.pieces import PieceTable
+from headrace.text.tokenizer_config import TokenizerConfig, TokenizerError, read_tokenizer_config
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class InvalidTextError(HeadraceError):
+    """A text that has no UTF-8 form and therefore no tokens; the request must be refused (400)."""
+
+
+class Tokenizer:
+    """Text to token ids and back. Safe to use from several threads at once."""
+
+    def __init__(self, backend: "tokenizers.Tokenizer", config: TokenizerConfig) -> None:
+        self._backend = backend
+        self._named = config.named_tokens
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], *, model_type: str | None = None) -> "Tokenizer":
+        """Build it from base name → content.
+
+        tokenizer.json is needed; tokenizer_config.json, special_tokens_map.json and added_tokens.json are
+        read where they are there. `model_type` is config.json's; transformers ignores the tokenizer class
+        of some model types.
+
+        Raises TokenizerError where a file is missing or malformed.
+        """
+        content = files.get(TOKENIZER_FILE)
+        if content is None:
+            there = ", ".join(sorted(files)) or "no tokenizer file at all"
+            raise TokenizerError(
+                f"The model has no {TOKENIZER_FILE}; there is: {there}.",
+                remedy=f"Add a {TOKENIZER_FILE} (transformers' save_pretrained writes it) or name another "
+                "tokenizer with --tokenizer-path.",
+            )
+        config = read_tokenizer_config(files)
+        import tokenizers
+
+        try:
+            backend = tokenizers.Tokenizer.from_buffer(content)
+        except ValueError as error:
+            raise TokenizerError(
+                f"{TOKENIZER_FILE} cannot be read: {error}.", remedy="Upload the model's file again."
+            ) from error
+        from headrace.text.tokenizer_setup import apply_config
+
+        apply_config(backend, config, byte_level=b'"ByteLevel"' in content, model_type=model_type)
+        return cls(backend, config)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written in it are recognised.
+
+        `add_special_tokens` adds BOS and EOS as tokenizer.json's post-processor says. A rendered chat template holds them
+        already and is encoded without. Raises InvalidTextError for text with lone surrogates.
+        """
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            # The library says only that it wants a str; this says where the text is none it can take.
+            raise _invalid_text(text) from None
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`, each in 0 ... 2**32 - 1; ids outside the vocabulary add nothing."""
+        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    @property
+    def bos_token(self) -> str | None:
+        return self._named.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        return self._named.get("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return None if self.eos_token is None else self._backend.token_to_id(self.eos_token)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary, the added ones included; the model's embedding may have more rows."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that `skip_special_tokens` leaves out."""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @cached_property
+    def pieces(self) -> PieceTable:
+        """What each token adds to a text that streams. Raises TokenizerError for an unsupported decoder."""
+        return PieceTable(self._backend.decoder, self._backend.id_to_token)
+
+
+def _invalid_text(text: str) -> InvalidTextError:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return InvalidTextError(
+            f"The text holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}, "
+            "which is no character.",
+            remedy="Send valid Unicode text.",
+        )
+    raise AssertionError("valid text was refused by the tokenizer")
