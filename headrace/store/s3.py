@@ -195,7 +195,7 @@ class S3Reader:
             body = self._connection.http.read_body()
             settings, bucket = self._store.settings, self._store.source.bucket
             error = error_of_response(uri, head, body, settings, bucket)
-            if isinstance(error, NotFound):
+            if head.status == 404:
                 raise Changed(uri, "The object vanished after it was listed.", status=404, remedy=_AGAIN)
             raise error
         try:

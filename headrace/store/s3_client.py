@@ -2,6 +2,7 @@
 
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore.client import BaseClient
 from botocore.config import Config
@@ -51,6 +52,8 @@ def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10
         retries={"mode": "standard", "total_max_attempts": attempts},
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         user_agent="headrace",
+        # A proxy of the environment cannot reach this machine's own loopback.
+        proxies={} if _is_loopback(settings.endpoint_url) else None,
         **options,
     )
     client: BaseClient = session.create_client(
@@ -61,6 +64,11 @@ def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10
         config=config,
     )
     return client
+
+
+def _is_loopback(endpoint_url: str) -> bool:
+    host = urlsplit(endpoint_url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def store_error(

@@ -85,6 +85,12 @@ def error_of_code(
             f"The access key {who} may not do this.",
             "Allow it s3:ListBucket on the bucket and s3:GetObject on its objects (s3:PutObject to push).",
         )
+    if status == 404 and not code:
+        return made(
+            BadEndpoint,
+            f"{settings.endpoint_url} does not answer as an S3 store does.",
+            "Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
+        )
     if status == 404:
         return made(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")
     if status == 416:
@@ -93,12 +99,6 @@ def error_of_code(
         return Throttled(uri, "The store asks to slow down.", **facts)  # type: ignore[arg-type]
     if status >= 500:
         return TransientError(uri, f"The store failed{': ' + message if message else '.'}", **facts)  # type: ignore[arg-type]
-    if not code:
-        return made(
-            BadEndpoint,
-            f"{settings.endpoint_url} does not answer as an S3 store does.",
-            "Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
-        )
     return made(Unsupported, f"The store refuses the request{': ' + message if message else '.'}", "")
 
 

@@ -1,0 +1,56 @@
+"""The engine process: `python -m headrace.engine`, started by the front, which writes one line to its stdin."""
+
+import time
+
+_STARTED = time.monotonic()
+
+import os  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import traceback  # noqa: E402
+
+import msgspec  # noqa: E402
+
+from headrace.engine.startup import start  # noqa: E402
+from headrace.engine.timeline import Timeline  # noqa: E402
+from headrace.errors import HeadraceError  # noqa: E402
+from headrace.ipc.channel import EngineChannel  # noqa: E402
+from headrace.ipc.messages import LoadFailed  # noqa: E402
+from headrace.ipc.options import EngineStart  # noqa: E402
+
+
+def main() -> int:
+    """Load, serve until told to stop; the exit status is 0, or 1 where the model could not be loaded."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides what Ctrl-C means
+    line = sys.stdin.buffer.readline()
+    begin = msgspec.json.decode(line, type=EngineStart)
+    threading.Thread(target=_end_with_the_front, name="front-watch", daemon=True).start()
+    channel = EngineChannel(begin.address)
+    timeline = Timeline(_STARTED)
+    timeline.add("start interpreter and imports", 0.0, timeline.now())
+    try:
+        engine = start(begin.options, channel.send, timeline)
+    except HeadraceError as error:
+        channel.send(LoadFailed(type(error).__name__, error.message, error.remedy))
+        channel.close()
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        channel.send(LoadFailed("InternalError", f"The engine failed while loading: {error!r}"))
+        channel.close()
+        return 1
+    engine.serve(channel)
+    channel.close()
+    return 0
+
+
+def _end_with_the_front() -> None:
+    """The front holds the other end of stdin: when that closes, nobody needs this process."""
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Opening a checkpoint: the listing, the small files and the headers of all shards, side by side. No torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from headrace.engine.timeline import Timeline
+from headrace.errors import HeadraceError
+from headrace.ipc.options import EngineOptions
+from headrace.source.cache import MetadataCache
+from headrace.source.files import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    INDEX_NAME,
+    TOKENIZER_NAMES,
+    BadModelFiles,
+    choose_metadata,
+    choose_weights,
+    describe,
+    read_index,
+)
+from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.uri import parse_source
+from headrace.store.base import Store, open_store
+from headrace.stream.header import Shard
+from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard
+
+_SMALL_READS_AT_ONCE = 8
+
+
+class BadMetadata(HeadraceError):
+    """A small file of the model is missing or broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An opened checkpoint: everything but the weights' bytes.
+
+    Attributes:
+        where: the model's URI or folder.
+        config: config.json, parsed.
+        files: every metadata file, name → content.
+        tokenizer_files: those of the tokenizer, perhaps from another place.
+        shards: the weights' objects with their proved headers; empty with --load-format dummy.
+        readers: open connections to be handed on to the transfer.
+    """
+
+    store: Store
+    where: str
+    config: Mapping[str, Any]
+    files: Mapping[str, bytes]
+    tokenizer_files: Mapping[str, bytes]
+    shards: tuple[Shard, ...]
+    pool: ReaderPool
+
+
+def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
+    """List the model and fetch what is small.
+
+    Raises:
+        HeadraceError: of every kind that a wrong name, a store or a broken checkpoint can cause.
+    """
+    source = parse_source(options.model)
+    with timeline.phase("open store"):
+        store = open_store(source)
+    with timeline.phase("list"):
+        listing = store.list()
+    if listing.find(CONFIG_NAME) is None:
+        raise BadMetadata(
+            f"{source.uri} holds no {CONFIG_NAME}. {describe(listing)}",
+            remedy="Name the folder that holds the model, or upload the file.",
+        )
+    pool = ReaderPool(store, _SMALL_READS_AT_ONCE)
+    with timeline.phase("headers and metadata"):
+        files, shards = _fetch(store, listing, pool, dummy=options.load_format == "dummy")
+    tokenizer_files = {name: data for name, data in files.items() if name in TOKENIZER_NAMES}
+    if options.tokenizer_path is not None:
+        with timeline.phase("tokenizer files"):
+            tokenizer_files = _fetch_tokenizer(options.tokenizer_path)
+    config = parse_json_object(files[CONFIG_NAME], source.uri_of(CONFIG_NAME))
+    return Checkpoint(store, source.uri, config, files, tokenizer_files, shards, pool)
+
+
+def _fetch(
+    store: Store, listing: Listing, pool: ReaderPool, *, dummy: bool
+) -> tuple[dict[str, bytes], tuple[Shard, ...]]:
+    where = store.source.uri
+    chosen = choose_metadata(listing, where)
+    cache = MetadataCache.of(store.identity, chosen.metadata) if store.source.scheme != "file" else None
+    cached = cache.read() if cache else None
+    index: bytes | None = None
+    waiting = {}
+    if cached is None:
+        waiting = {
+            item.name: result
+            for item, result in zip(chosen.metadata, pool.map(fetch_file, chosen.metadata), strict=True)
+        }
+    if chosen.index is not None and not dummy:
+        index = cached[INDEX_NAME] if cached is not None else waiting[INDEX_NAME]()
+    weights = () if dummy else choose_weights(listing, where, index)
+    fetches = [
+        pool.map(partial(fetch_shard, where=store.source.uri_of(item.name)), [item])[0] for item in weights
+    ]
+    files = cached if cached is not None else {name: result() for name, result in waiting.items()}
+    shards = tuple(fetch() for fetch in fetches)
+    if index is not None:
+        _check_index(index, shards, where)
+    if cache and cached is None:
+        cache.write_aside(files)
+    return dict(files), shards
+
+
+def _check_index(index: bytes, shards: tuple[Shard, ...], where: str) -> None:
+    """Each tensor that the index names must be in the shard that it names."""
+    by_name = {shard.item.name: shard for shard in shards}
+    lost = [
+        f"{tensor} (in {shard})"
+        for tensor, shard in read_index(index, where).items()
+        if tensor not in by_name[shard].tensors
+    ]
+    if lost:
+        raise BadModelFiles(
+            f"{where}/{INDEX_NAME} names {len(lost)} tensors that are not in their shard: {', '.join(lost[:5])}"
+            f"{' …' if len(lost) > 5 else ''}.",
+            remedy="Upload the shards and the index of one and the same checkpoint.",
+        )
+
+
+def _fetch_tokenizer(path: str) -> dict[str, bytes]:
+    store = open_store(parse_source(path))
+    listing = store.list()
+    items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, names=TOKENIZER_NAMES).metadata
+    if not items:
+        raise BadMetadata(
+            f"{store.source.uri} (--tokenizer-path) holds no tokenizer. {describe(listing)}",
+            remedy="Name the folder that holds tokenizer.json.",
+        )
+    pool = ReaderPool(store, _SMALL_READS_AT_ONCE)
+    fetches = pool.map(fetch_file, items)
+    files = {item.name: fetch() for item, fetch in zip(items, fetches, strict=True)}
+    for reader in pool.take_readers():
+        reader.close()
+    return files
+
+
+def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON file that must be an object. Raises BadMetadata."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadMetadata(f"{where} is not valid JSON: {error}.", remedy="Upload it again.") from None
+    if not isinstance(value, dict):
+        raise BadMetadata(f"{where} is not a JSON object.", remedy="Upload it again.")
+    return value
+
+
+def eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Every end-of-sequence id that config.json and generation_config.json name, ascending."""
+    found: set[int] = set()
+    documents = [checkpoint.config]
+    if GENERATION_CONFIG_NAME in checkpoint.files:
+        where = f"{checkpoint.where}/{GENERATION_CONFIG_NAME}"
+        documents.append(parse_json_object(checkpoint.files[GENERATION_CONFIG_NAME], where))
+    for document in documents:
+        value = document.get("eos_token_id")
+        found.update(item for item in (value if isinstance(value, list) else [value]) if type(item) is int)
+    return tuple(sorted(found))

@@ -1,0 +1,80 @@
+"""Which device, dtype and how many threads: torch's part of the options."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.ipc.options import EngineOptions
+from headrace.stream.header import Shard
+
+_OF_SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+class BadDevice(HeadraceError):
+    """The device or dtype that was asked for is not to be had."""
+
+
+def choose_dtype(options: EngineOptions, config: Mapping[str, Any], shards: Sequence[Shard]) -> str:
+    """The model's dtype, torch's name.
+
+    "auto" takes config.json's (`dtype`, of old `torch_dtype`), or else the one most of the weights have:
+    what comes from the bucket is what runs.
+    """
+    if options.dtype != "auto":
+        return options.dtype
+    named = config.get("dtype") or config.get("torch_dtype")
+    if isinstance(named, str) and named.removeprefix("torch.") in _OF_SAFETENSORS.values():
+        return named.removeprefix("torch.")
+    sizes: dict[str, int] = {}
+    for shard in shards:
+        for tensor in shard.tensors.values():
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.end - tensor.start
+    known = {name: size for name, size in sizes.items() if name in _OF_SAFETENSORS}
+    if not known:
+        return "bfloat16" if not sizes else "float32"
+    return _OF_SAFETENSORS[max(known, key=lambda name: known[name])]
+
+
+def choose_device(options: EngineOptions) -> str:
+    """ "cpu" or "cuda"; imports torch unless the answer is plain.
+
+    Raises:
+        BadDevice: CUDA was asked for and is not there.
+    """
+    if options.device == "cpu":
+        return "cpu"
+    if options.device == "auto" and not Path("/dev/nvidiactl").exists():
+        return "cpu"  # without asking torch, which takes a second to import
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if options.device == "cuda":
+        raise BadDevice(
+            "--device cuda: torch finds no CUDA device.",
+            remedy="Install a CUDA build of torch and the driver, or use --device cpu.",
+        )
+    return "cpu"
+
+
+def cpu_count() -> int:
+    """Cores that this process may use: its affinity, and its cgroup's quota rounded up."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+
+
+def set_threads() -> int:
+    """Give torch one thread a core and no pool beside it; the number of threads."""
+    import torch
+
+    count = cpu_count()
+    torch.set_num_threads(count)
+    torch.set_num_interop_threads(1)
+    return count

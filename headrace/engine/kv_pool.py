@@ -1,0 +1,42 @@
+"""Pages of the KV cache: which are free and who holds which. Pure."""
+
+from headrace.errors import HeadraceError
+
+
+class PoolExhausted(HeadraceError):
+    """More pages were asked for than are free."""
+
+
+class PagePool:
+    """A fixed number of pages of `page_size` tokens each; page p holds slots [p·size, (p + 1)·size)."""
+
+    def __init__(self, page_count: int, page_size: int) -> None:
+        assert page_count > 0 and page_size > 0
+        self.page_count = page_count
+        self.page_size = page_size
+        self._free = list(range(page_count - 1, -1, -1))
+        self._held: set[int] = set()
+
+    @property
+    def free_count(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that so many tokens of one request need."""
+        return -(-tokens // self.page_size)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` free pages, lowest first. Raises PoolExhausted and takes none if there are fewer."""
+        if count > len(self._free):
+            raise PoolExhausted(f"{count} pages of the KV cache were asked for, {len(self._free)} are free.")
+        pages = [self._free.pop() for _ in range(count)]
+        self._held.update(pages)
+        return pages
+
+    def release(self, pages: list[int]) -> None:
+        """Give pages back. A page that is not held is a defect."""
+        for page in pages:
+            assert page in self._held, f"page {page} is not held"
+            self._held.remove(page)
+            self._free.append(page)

@@ -1,0 +1,140 @@
+"""The memory plan: what weights and KV cache may take, decided from headers before a byte is loaded."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+
+# A pool that cannot hold this many tokens serves nobody.
+LEAST_TOKENS = 1024
+
+
+class NotEnoughMemory(HeadraceError):
+    """Weights and a useful KV cache do not fit the share of memory that they may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The sum. Bytes, but for `pool_tokens`.
+
+    Attributes:
+        device: its name, for a person.
+        total_bytes: the device's memory (for a CPU: the machine's, or its cgroup's limit).
+        fraction: --mem-fraction-static.
+        weights_bytes: the model's parameters as they lie in memory.
+        bytes_per_token: keys and values of one token in all layers.
+        pool_tokens: size of the KV pool, a multiple of the page size.
+    """
+
+    device: str
+    total_bytes: int
+    fraction: float
+    weights_bytes: int
+    bytes_per_token: int
+    pool_tokens: int
+
+    def describe(self) -> str:
+        """The sum as one line."""
+        return (
+            f"Memory on {self.device}: {self.fraction:g} of {_gib(self.total_bytes)} = "
+            f"{_gib(int(self.fraction * self.total_bytes))}; weights {_gib(self.weights_bytes)}, KV cache "
+            f"{self.pool_tokens:,} tokens × {self.bytes_per_token / 1024:.1f} KiB = "
+            f"{_gib(self.pool_tokens * self.bytes_per_token)}"
+        )
+
+
+def plan_memory(
+    *,
+    device: str,
+    total_bytes: int,
+    fraction: float,
+    weights_bytes: int,
+    bytes_per_token: int,
+    context_length: int,
+    page_size: int,
+    max_running_requests: int,
+    max_total_tokens: int | None,
+) -> MemoryPlan:
+    """Size the KV pool: what the share leaves, but no more than all running requests can use.
+
+    Raises:
+        NotEnoughMemory: the rest cannot hold `max_total_tokens`, or a useful pool; with the sum and the
+            smallest fraction that works.
+    """
+    rest = int(total_bytes * fraction) - weights_bytes
+    fit = max(0, rest) // bytes_per_token // page_size * page_size
+    useful = _round_up(max_running_requests * context_length, page_size)
+    least = _round_up(min(LEAST_TOKENS, context_length), page_size)
+    wanted = _round_up(max_total_tokens, page_size) if max_total_tokens is not None else least
+    if fit < wanted:
+        needed = weights_bytes + wanted * bytes_per_token
+        smallest = math.ceil(needed / total_bytes * 1000) / 1000
+        sums = (
+            f"{device} has {_gib(total_bytes)} in total, the share is {_gib(int(total_bytes * fraction))}; weights "
+            f"take {_gib(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
+            f"wanted = {_gib(wanted * bytes_per_token)}, together {_gib(needed)}."
+        )
+        if smallest <= 1:
+            remedy = f"Raise --mem-fraction-static to {smallest:g} or more."
+            if max_total_tokens is not None and max_total_tokens > least:
+                remedy += " Or lower --max-total-tokens."
+        else:
+            remedy = f"No fraction works: {device} needs {_gib(needed)} or a smaller model."
+        raise NotEnoughMemory(
+            f"Loaded weights leave no memory for the KV cache under --mem-fraction-static={fraction:g}. {sums}",
+            remedy=remedy,
+        )
+    pool = wanted if max_total_tokens is not None else min(fit, useful)
+    return MemoryPlan(device, total_bytes, fraction, weights_bytes, bytes_per_token, pool)
+
+
+def machine_memory_bytes() -> int:
+    """The machine's memory, or the cgroup's limit where that is smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *cgroup_limits_bytes()])
+
+
+def cgroup_limits_bytes(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> list[int]:
+    """The memory limits of this process's cgroup and of those above it (v2 and v1)."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    limits: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = base / path.lstrip("/")
+        # In a container the path may be the host's, and the limit lies at the mount's root.
+        for place in [folder, *folder.parents]:
+            if not place.is_relative_to(base):
+                break
+            limit = _read_limit(place / name)
+            if limit is not None:
+                limits.append(limit)
+    return limits
+
+
+def _read_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB"

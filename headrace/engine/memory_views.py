@@ -1,0 +1,55 @@
+"""torch tensors over arena memory: parameters and the KV cache."""
+
+import mmap
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from headrace.engine.weights import ArenaPlan
+from headrace.models.batch import KVCache
+from headrace.stream.arena import Arena
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch's dtype of that name."""
+    return _DTYPES[name]
+
+
+def wrap_parameters(arena: Arena, plan: ArenaPlan) -> dict[str, torch.Tensor]:
+    """Each parameter as a tensor over its place in the arena; no byte is read or copied.
+
+    numpy's array pins the mapping for as long as a tensor lives.
+    """
+    memory = torch.from_numpy(np.frombuffer(arena.view, dtype=np.uint8))
+    dtype = torch_dtype(plan.dtype)
+    return {
+        slot.name: memory[slot.offset : slot.offset + slot.size_bytes].view(dtype).view(slot.shape)
+        for slot in plan.slots
+    }
+
+
+def fill_with_noise(parameters: Mapping[str, torch.Tensor], seed: int) -> None:
+    """--load-format dummy: small random values, so that a step costs what the real one does."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in parameters.values():
+        tensor.uniform_(-0.02, 0.02, generator=generator)
+
+
+def make_cache(
+    layers: int, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> KVCache:
+    """The KV cache, zeros. On the CPU its pages are reserved but not touched."""
+    shape = (slots, kv_heads, head_dim)
+
+    def one() -> torch.Tensor:
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        size = slots * kv_heads * head_dim * dtype.itemsize
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        memory = mmap.mmap(-1, size, flags=flags)
+        return torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(dtype).view(shape)
+
+    return KVCache(tuple(one() for _ in range(layers)), tuple(one() for _ in range(layers)))

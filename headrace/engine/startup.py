@@ -1,0 +1,222 @@
+"""From options to a warm engine. Weights stream into their final memory while torch is imported."""
+
+import importlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.checkpoint import Checkpoint, eos_token_ids, open_checkpoint
+from headrace.engine.device import choose_device, choose_dtype, set_threads
+from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
+from headrace.engine.timeline import Timeline
+from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
+from headrace.errors import HeadraceError
+from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
+from headrace.ipc.options import EngineOptions
+from headrace.models.decoder.config import DecoderConfig
+from headrace.models.registry import forward_class, layout_of, read_config
+from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME
+from headrace.stream.arena import Arena
+from headrace.stream.plan import ReadPlan, plan_reads
+from headrace.stream.transfer import DEFAULT_CONCURRENCY, Transfer
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+_PROGRESS_EVERY_S = 0.2
+Send = Callable[[EngineMessage], None]
+
+
+class BadContextLength(HeadraceError):
+    """--context-length asks for more than the model can do."""
+
+
+@dataclass(slots=True)
+class _Report:
+    """What the progress thread tells the front."""
+
+    send: Send
+    phase: str = "listing"
+    transfer: Transfer | None = None
+
+    def message(self) -> LoadProgress:
+        if self.transfer is None:
+            return LoadProgress(self.phase)
+        now = self.transfer.progress()
+        return LoadProgress(self.phase, now.bytes_done, now.bytes_total, now.retries)
+
+
+def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
+    """Load the model and warm it up; sends progress, ModelInfo and Ready.
+
+    Raises:
+        HeadraceError: of every kind that the options, the store, the checkpoint or the machine can cause.
+    """
+    report = _Report(send)
+    stop = threading.Event()
+    reporter = threading.Thread(target=_report_until, args=(stop, report), name="progress", daemon=True)
+    reporter.start()
+    try:
+        engine, ready = _start(options, report, timeline)
+    except BaseException:
+        if report.transfer is not None:
+            report.transfer.cancel()
+        raise
+    finally:
+        # From here on the channel belongs to the engine's own thread.
+        stop.set()
+        reporter.join()
+    send(ready)
+    return engine
+
+
+def _report_until(stop: threading.Event, report: _Report) -> None:
+    last: LoadProgress | None = None
+    while not stop.wait(_PROGRESS_EVERY_S if last else 0):
+        message = report.message()
+        if message != last:
+            report.send(message)
+            last = message
+
+
+def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple["Engine", Ready]:
+    checkpoint = open_checkpoint(options, timeline)
+    config = read_config(checkpoint.config)
+    context_length = _context_length(options, config)
+    layout = layout_of(checkpoint.config)
+    dtype = choose_dtype(options, checkpoint.config, checkpoint.shards)
+    arena_plan = plan_arena(layout, dtype)
+    dummy = options.load_format == "dummy"
+    placements = [] if dummy else place_tensors(layout, arena_plan, checkpoint.shards, checkpoint.where)
+    report.send(_model_info(checkpoint, config, context_length))
+
+    device_name = choose_device(options)
+    memory = _plan_memory(options, config, arena_plan, context_length, device_name)
+    arena = Arena(arena_plan.size_bytes)
+    read_plan = plan_reads(placements)
+    transfer = _start_transfer(options, checkpoint, read_plan, arena)
+    report.transfer, report.phase = transfer, "streaming weights"
+    transfer_start = timeline.now()
+
+    with timeline.phase("import torch"):
+        importlib.import_module("torch")
+        views: Any = importlib.import_module("headrace.engine.memory_views")
+        model_class = forward_class(checkpoint.config)
+        engine_module = importlib.import_module("headrace.engine.engine")
+        import torch
+    with timeline.phase("build model"):
+        threads = set_threads()
+        device = torch.device(device_name)
+        parameters = views.wrap_parameters(arena, arena_plan)
+        if device_name == "cpu":
+            model = model_class(config, parameters)
+        cache = views.make_cache(
+            config.num_layers,
+            memory.pool_tokens,
+            config.num_kv_heads,
+            config.head_dim,
+            views.torch_dtype(dtype),
+            device,
+        )
+    if dummy:
+        with timeline.phase("random weights"):
+            views.fill_with_noise(parameters, options.random_seed or 0)
+    with timeline.phase("wait for weights"):
+        transfer.wait()
+    if not dummy:
+        timeline.add("transfer", transfer_start, transfer_start + transfer.progress().seconds)
+    if device_name != "cpu":
+        with timeline.phase("copy to device"):
+            parameters = {name: tensor.to(device) for name, tensor in parameters.items()}
+            model = model_class(config, parameters)
+    report.phase = "warming up"
+    engine: Engine = engine_module.Engine(
+        model=model,
+        cache=cache,
+        options=options,
+        pool_tokens=memory.pool_tokens,
+        eos_token_ids=eos_token_ids(checkpoint),
+        device=device,
+    )
+    if not options.skip_server_warmup:
+        with timeline.phase("warm up"):
+            engine.warm_up()
+    return engine, Ready(
+        max_total_tokens=memory.pool_tokens,
+        bytes_streamed=read_plan.bytes_total,
+        phases=timeline.phases(),
+        summary=(
+            f"Model {checkpoint.where}: {type(model).__module__.split('.')[2]}, {dtype} on {device_name}"
+            f"{f', {threads} threads' if device_name == 'cpu' else ''}, context {context_length:,} tokens",
+            memory.describe(),
+        ),
+    )
+
+
+def _context_length(options: EngineOptions, config: DecoderConfig) -> int:
+    own = config.max_position_embeddings
+    if options.context_length is None:
+        return own
+    if options.context_length > own:
+        raise BadContextLength(
+            f"--context-length {options.context_length} is more than the model's own {own} "
+            "(max_position_embeddings in config.json).",
+            remedy=f"Use {own} or less.",
+        )
+    return options.context_length
+
+
+def _model_info(checkpoint: Checkpoint, config: DecoderConfig, context_length: int) -> ModelInfo:
+    return ModelInfo(
+        config=checkpoint.files[CONFIG_NAME].decode(),
+        generation_config=checkpoint.files.get(GENERATION_CONFIG_NAME, b"").decode(),
+        tokenizer_files=dict(checkpoint.tokenizer_files),
+        context_length=context_length,
+        vocab_size=config.vocab_size,
+        eos_token_ids=eos_token_ids(checkpoint),
+    )
+
+
+def _plan_memory(
+    options: EngineOptions, config: DecoderConfig, arena: ArenaPlan, context_length: int, device_name: str
+) -> MemoryPlan:
+    if device_name == "cpu":
+        name, total = "the CPU", machine_memory_bytes()
+    else:
+        import torch
+
+        name, total = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1]
+    item_bytes = 4 if arena.dtype == "float32" else 2
+    return plan_memory(
+        device=name,
+        total_bytes=total,
+        fraction=options.mem_fraction_static,
+        weights_bytes=arena.size_bytes,
+        bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * item_bytes,
+        context_length=context_length,
+        page_size=options.page_size,
+        max_running_requests=options.max_running_requests,
+        max_total_tokens=options.max_total_tokens,
+    )
+
+
+def _start_transfer(options: EngineOptions, checkpoint: Checkpoint, plan: ReadPlan, arena: Arena) -> Transfer:
+    concurrency = options.load_config.concurrency or DEFAULT_CONCURRENCY
+    limit = options.load_config.memory_limit
+    if limit is not None and limit >= 0 and _is_converted(plan):
+        # Only conversions stage bytes: one chunk a connection.
+        largest = max((chunk.end - chunk.start for chunk in plan.chunks), default=1)
+        concurrency = max(1, min(concurrency, limit // largest))
+    return Transfer(
+        plan,
+        [shard.item for shard in checkpoint.shards],
+        checkpoint.store,
+        arena.view,
+        concurrency=concurrency,
+        readers=checkpoint.pool.take_readers(),
+    )
+
+
+def _is_converted(plan: ReadPlan) -> bool:
+    return any(piece.source_dtype != piece.dtype for chunk in plan.chunks for piece in chunk.pieces)

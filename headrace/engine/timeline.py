@@ -1,0 +1,38 @@
+"""What took how long from the engine's start: the rows of the start-up table."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from headrace.ipc.messages import PhaseTime
+
+
+class Timeline:
+    """Phases with start and end, in seconds since `origin` (a time.monotonic value). Thread-safe."""
+
+    def __init__(self, origin: float) -> None:
+        self._origin = origin
+        self._phases: list[PhaseTime] = []
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Seconds since the origin."""
+        return time.monotonic() - self._origin
+
+    def add(self, name: str, start_s: float, end_s: float) -> None:
+        """Record a phase."""
+        with self._lock:
+            self._phases.append(PhaseTime(name, start_s, end_s))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Record the body as a phase, when it ends without an error."""
+        start = self.now()
+        yield
+        self.add(name, start, self.now())
+
+    def phases(self) -> tuple[PhaseTime, ...]:
+        """All phases so far, by start."""
+        with self._lock:
+            return tuple(sorted(self._phases, key=lambda phase: phase.start_s))

@@ -1,0 +1,102 @@
+"""The metadata cache: a few small files per version of a model, never a weight.
+
+An entry is a folder named by a hash of the place and of every file's name, size and version, so it is never
+wrong and never changes: written aside, renamed into place, shared by any number of processes. The listing at
+each start is what finds it, so a changed bucket is seen.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.source.objects import ObjectInfo
+
+_logger = logging.getLogger(__name__)
+
+
+def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """$HEADRACE_CACHE, or `headrace` in the platform's cache folder."""
+    if environ.get("HEADRACE_CACHE"):
+        return Path(environ["HEADRACE_CACHE"]).expanduser()
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "headrace"
+    return Path("~/.cache/headrace").expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataCache:
+    """The entry of one version of one model."""
+
+    folder: Path
+    items: tuple[ObjectInfo, ...]
+
+    @classmethod
+    def of(cls, identity: str, items: Sequence[ObjectInfo]) -> "MetadataCache":
+        """The entry for these files of the place that `identity` names; it may not exist yet."""
+        digest = hashlib.sha256(identity.encode())
+        for item in sorted(items, key=lambda item: item.name):
+            digest.update(f"\0{item.name}\0{item.size_bytes}\0{item.version}".encode())
+        return cls(cache_root() / "metadata" / digest.hexdigest()[:32], tuple(items))
+
+    def read(self) -> dict[str, bytes] | None:
+        """All files of the entry, or None where it does not exist, cannot be read or was tampered with.
+
+        Files without a version (a store that sends no ETag) are never taken from the cache.
+        """
+        if not all(item.version for item in self.items):
+            return None
+        files: dict[str, bytes] = {}
+        for item in self.items:
+            try:
+                data = (self.folder / item.name).read_bytes()
+            except OSError:
+                return None
+            if len(data) != item.size_bytes:
+                return None
+            files[item.name] = data
+        return files
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Make the entry. Another process may have made it meanwhile: then nothing is left to do.
+
+        Raises OSError where the cache cannot be written.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder.parent))
+        try:
+            for name, data in files.items():
+                assert "/" not in name
+                (aside / name).write_bytes(data)
+            if self.folder.exists() and self.read() is None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(FileExistsError, NotADirectoryError):
+                aside.rename(self.folder)
+        except OSError as error:
+            if not self.folder.exists():
+                raise error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def write_aside(self, files: Mapping[str, bytes]) -> threading.Thread:
+        """`write` in a thread, off the way to the first token; a cache that cannot be written is a warning."""
+
+        def work() -> None:
+            try:
+                self.write(files)
+            except OSError as error:
+                _logger.warning(
+                    "The metadata cache %s cannot be written (%s): the next start fetches again.",
+                    self.folder.parent,
+                    error.strerror,
+                )
+
+        thread = threading.Thread(target=work, name="metadata-cache")
+        thread.start()
+        return thread
