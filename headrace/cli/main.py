@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from headrace import __version__
+from headrace.cli.interrupts import Terminated
 from headrace.cli.parser import Parser, UsageError, print_error
 from headrace.errors import HeadraceError
 
@@ -32,7 +33,7 @@ HEADRACE_DEBUG=1 shows the traceback behind an error message."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `headrace` with these arguments (sys.argv's by default) and return its exit code.
 
-    0 done, 1 an error, 2 a command line that cannot be understood, 130 interrupted.
+    0 done, 1 an error, 2 a command line that cannot be understood; 130 interrupted, 143 terminated.
     """
     return guarded(lambda: _run_command(list(sys.argv[1:] if argv is None else argv)))
 
@@ -51,6 +52,8 @@ def guarded(command: Callable[[], int]) -> int:
             traceback.print_exc()
         print_error(error.message, error.remedy)
         return 2 if isinstance(error, UsageError) else 1
+    except Terminated:
+        return 143
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

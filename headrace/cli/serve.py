@@ -3,14 +3,12 @@
 import argparse
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.flags import API_KEY_VARIABLE, add_flags
 from headrace.cli.loader_config import parse_load_config
 from headrace.cli.parser import UsageError
 from headrace.cli.sglang_flags import notes_on_foreign_flags
-from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.server.options import ServeOptions
@@ -99,7 +97,7 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
         engine=EngineOptions(model=model, skip_server_warmup=args.skip_server_warmup, **engine),
         served_model_name=args.served_model_name if args.served_model_name is not None else model,
         api_key=_api_key(args.api_key, environ),
-        chat_template=_checked_template(args.chat_template),
+        chat_template=args.chat_template,
         notes=tuple(notes),
         **front,
     )
@@ -136,21 +134,3 @@ def _api_key(flag: str | None, environ: Mapping[str, str]) -> str | None:
             remedy="Use visible ASCII characters without spaces.",
         )
     return key
-
-
-def _checked_template(name: str | None) -> str | None:
-    """The file's name, after reading it: a template that cannot be read must not wait for the first request."""
-    if name is None:
-        return None
-    try:
-        Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise HeadraceError(
-            f"--chat-template {name} is not UTF-8 text.", remedy="Give a file with a Jinja template."
-        ) from None
-    except OSError as error:
-        raise HeadraceError(
-            f"--chat-template {name} cannot be read: {error.strerror}.",
-            remedy="Give a file with a Jinja template; names of built-in templates are not known here.",
-        ) from None
-    return name

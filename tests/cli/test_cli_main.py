@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
+from headrace.cli.interrupts import Terminated
 from headrace.cli.main import COMMANDS, guarded, main
 from headrace.cli.parser import UsageError, paint
 from headrace.errors import HeadraceError
@@ -109,6 +110,11 @@ def test_an_interrupt_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_termination_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(failing(Terminated())) == 143
+    assert capsys.readouterr().err == ""
+
+
 def test_a_defect_is_not_dressed_up_as_a_user_s_error() -> None:
     with pytest.raises(ZeroDivisionError):
         guarded(failing(ZeroDivisionError()))
@@ -127,9 +133,15 @@ def test_the_traceback_is_shown_when_asked_for(
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
+    # Unbuffered, argparse itself would notice and say nothing.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with os.fdopen(writer, "w") as gone:
         done = subprocess.run(
-            [sys.executable, "-m", "headrace", "--help"], stdout=gone, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "headrace", "--help"],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
         )
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -155,6 +167,12 @@ def test_a_wrong_model_ends_with_a_sentence_and_code_1() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: gs:// ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_template_that_is_not_there_is_an_error_before_anything_starts() -> None:
+    done = headrace("serve", "s3://b/m", "--chat-template", "/no/such.jinja")
+    assert done.returncode == 1
+    assert "/no/such.jinja cannot be read: No such file or directory" in done.stderr
 
 
 def test_launch_server_is_serve_under_another_name() -> None:

@@ -247,17 +247,6 @@ def test_the_api_key_is_not_among_what_the_engine_is_told() -> None:
     assert b"topsecret" not in msgspec.json.encode(options("s3://b/m --api-key topsecret").engine)
 
 
-def test_a_missing_template_is_an_error_at_once() -> None:
-    with pytest.raises(HeadraceError, match="--chat-template /no/such cannot be read: No such file"):
-        options("s3://b/m --chat-template /no/such")
-
-
-def test_a_template_that_is_no_text_is_an_error_at_once(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(HeadraceError, match="is not UTF-8"):
-        options(f"s3://b/m --chat-template {tmp_path / 't'}")
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [

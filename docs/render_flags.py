@@ -1,0 +1,93 @@
+"""Writes docs/flags.md from the parser: `python docs/render_flags.py > docs/flags.md`. A test compares the two."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+
+from headrace.cli.flags import add_flags
+from headrace.cli.parser import Parser
+from headrace.cli.sglang_ignored import NO_EFFECT
+from headrace.cli.sglang_unsupported import UNSUPPORTED
+
+HEAD = """\
+# Flags
+
+`headrace serve MODEL [flags]` and `python -m headrace.launch_server --model-path MODEL [flags]` are the same
+command. Names and meanings are those of SGLang's server. `--flag VALUE` and `--flag=VALUE` both work; names may
+not be cut short. MODEL is an `s3://` URI or a local folder, see [object_storage.md](object_storage.md).
+
+The store's settings come from the AWS variables
+([which](object_storage.md#where-the-store-is-and-who-asks)). Headrace's own variables:
+
+| Variable | Meaning |
+|---|---|
+| `HEADRACE_API_KEY` | as `--api-key`, but not to be read in the list of processes |
+| `HEADRACE_CACHE` | folder of the metadata cache (default: `$XDG_CACHE_HOME/headrace`, or `~/.cache/headrace`) |
+| `HEADRACE_DEBUG` | `1` shows the traceback behind an error message |
+| `NO_COLOR` | any value: no colours |
+
+Exit codes: 0 after a shutdown that was asked for, 1 an error, 2 a command line that cannot be understood, 130
+interrupted, 143 terminated.
+"""
+NO_EFFECT_HEAD = """\
+## Flags of SGLang's server that have no effect here
+
+They are accepted with their values, and the server says so in one line each at start.
+
+| Flags | Why they have no effect |
+|---|---|"""
+UNSUPPORTED_HEAD = """\
+## Flags of SGLang's server that are not supported yet
+
+They ask for what is not there, so they are errors, unless they are given the value that asks for nothing.
+
+| Flags | What is not supported yet | Accepted |
+|---|---|---|"""
+TAIL = """
+Any other flag is an error that names the nearest known one."""
+
+
+def page() -> Iterator[str]:
+    """The page, part by part."""
+    yield HEAD
+    parser = Parser(prog="headrace serve")
+    add_flags(parser)
+    for group in parser._action_groups:
+        flags = [
+            action
+            for action in group._group_actions
+            if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help"
+        ]
+        if flags:
+            yield f"## {(group.title or '').capitalize().replace('sglang', 'SGLang')}\n"
+            yield "| Flag | Values | Meaning |\n|---|---|---|"
+            yield from (_row(action) for action in flags)
+            yield ""
+    yield NO_EFFECT_HEAD
+    for ignored in NO_EFFECT:
+        yield f"| {_names(*ignored.switches, *ignored.values, *ignored.lists)} | {ignored.reason} |"
+    yield ""
+    yield UNSUPPORTED_HEAD
+    for missing in UNSUPPORTED:
+        names = _names(*missing.switches, *missing.values, *missing.lists, *missing.optional)
+        accepted = " ".join(f"`{flag} {value}`" for flag, value in sorted(missing.values.items()) if value)
+        what = re.sub(r" (is|are)(?=$| \()", "", missing.what)
+        yield f"| {names} | {what} | {accepted} |"
+    yield TAIL
+
+
+def _row(action: argparse.Action) -> str:
+    if action.choices is not None:
+        values = " ".join(f"`{choice}`" for choice in action.choices)
+    else:
+        values = "" if action.nargs == 0 else str(action.metavar)
+    return f"| {_names(*action.option_strings)} | {values} | {action.help} |"
+
+
+def _names(*flags: str) -> str:
+    return " ".join(f"`{flag}`" for flag in sorted(flags))
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(page()) + "\n")
