@@ -1,0 +1,131 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.server.body import parse, read_json_object
+from headrace.server.choice import Delta
+from headrace.server.context import ServerContext
+from headrace.server.disconnect import WhileConnected
+from headrace.server.errors import invalid
+from headrace.server.generation import Generation, deltas, prepare
+from headrace.server.prompts import check_chat, encode_chat
+from headrace.server.protocol import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatRequest,
+    ChatResponse,
+    ChunkUsage,
+    Usage,
+)
+from headrace.server.responses import JsonResponse
+from headrace.server.streaming import stream_answer
+from headrace.server.token_stream import TokenStream
+from headrace.server.unsupported import CHAT_OFF_VALUES, refuse_unsupported
+
+
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation, which the model's own template turns into a prompt."""
+    context = ServerContext.of(request)
+    body = await read_json_object(request, context.options.max_body_bytes)
+    wanted = _newer_limit_wins(parse(body, ChatRequest))
+    context.check_model(wanted.model)
+    refuse_unsupported(body, CHAT_OFF_VALUES)
+    check_chat(wanted)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        with context.client.admit():
+            generation = await prepare(
+                context.client,
+                wanted,
+                lambda model: [encode_chat(model, wanted)],
+                id_prefix="chatcmpl",
+                default_max_tokens=None,
+            )
+            name = context.options.served_model_name
+            with context.client.submit(generation.generates) as tokens:
+                if wanted.stream:
+                    chunks = _Chunks(generation, name)
+                    await stream_answer(
+                        send, generation, tokens, wanted.stream_options, chunks.of_delta, chunks.of_usage
+                    )
+                else:
+                    response = await _collect(generation, tokens, name)
+                    await JsonResponse(response)(scope, receive, send)
+
+    return WhileConnected(answer)
+
+
+def _newer_limit_wins(request: ChatRequest) -> ChatRequest:
+    limit = request.max_completion_tokens
+    if limit is None:
+        return request
+    if limit < 1:
+        raise invalid(f"`max_completion_tokens` must be at least 1, not {limit}.", "max_completion_tokens")
+    return msgspec.structs.replace(request, max_tokens=limit)
+
+
+async def _collect(generation: Generation, tokens: TokenStream, model: str) -> ChatResponse:
+    texts: list[str] = []
+    end = Delta("")
+    async for _, delta in deltas(generation, tokens):
+        texts.append(delta.text)
+        end = delta
+    choice = ChatChoice(
+        index=0,
+        message=AnswerMessage(content="".join(texts)),
+        finish_reason=end.finish_reason,
+        matched_stop=UNSET if end.matched_stop is None else end.matched_stop,
+    )
+    return ChatResponse(
+        id=generation.id,
+        created=generation.created,
+        model=model,
+        choices=(choice,),
+        usage=generation.usage(),
+    )
+
+
+class _Chunks:
+    """Makes the chunks of one stream: the role, then text, then the end, each in a chunk of its own."""
+
+    def __init__(self, generation: Generation, model: str) -> None:
+        self._generation = generation
+        self._model = model
+
+    def of_delta(self, index: int, first: bool, delta: Delta, usage: ChunkUsage) -> Sequence[ChatChunk]:
+        choices = []
+        if first:
+            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
+        if delta.text:
+            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(content=delta.text)))
+        if delta.finish_reason is not None:
+            choices.append(
+                ChatChunkChoice(
+                    index=index,
+                    delta=ChatDelta(),
+                    finish_reason=delta.finish_reason,
+                    matched_stop=UNSET if delta.matched_stop is None else delta.matched_stop,
+                )
+            )
+        return [self._chunk((choice,), usage) for choice in choices]
+
+    def of_usage(self, usage: Usage) -> ChatChunk:
+        return self._chunk((), usage)
+
+    def _chunk(self, choices: tuple[ChatChunkChoice, ...], usage: ChunkUsage) -> ChatChunk:
+        return ChatChunk(
+            id=self._generation.id,
+            created=self._generation.created,
+            model=self._model,
+            choices=choices,
+            usage=usage,
+        )

@@ -1,0 +1,40 @@
+"""What the routes share: the engine's client and the server's options."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from headrace.server.engine_client import EngineClient
+from headrace.server.errors import ApiError
+from headrace.server.options import ServeOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """Held by the application; `of(request)` finds it.
+
+    Attributes:
+        engine_started_s: seconds from the front's exec to the engine's.
+    """
+
+    client: EngineClient
+    options: ServeOptions
+    engine_started_s: float
+
+    @staticmethod
+    def of(request: Request) -> "ServerContext":
+        """The context of the application that got this request."""
+        context = request.app.state.context
+        assert isinstance(context, ServerContext)
+        return context
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError 404 for a model that is not served here. A request may name none: there is one."""
+        served = self.options.served_model_name
+        if name is not None and name != served:
+            raise ApiError(
+                404,
+                f"The model {name[:200]!r} is not served here. Served: {served!r}.",
+                param="model",
+                code="model_not_found",
+            )

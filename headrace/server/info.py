@@ -1,0 +1,89 @@
+"""What is served here: GET /v1/models, /v1/models/{id}, /model_info, /server_info, /version."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace import __version__
+from headrace.server.context import ServerContext
+from headrace.server.engine_client import RETRY_AFTER_S
+from headrace.server.errors import unavailable
+from headrace.server.protocol import ModelCard, ModelList
+from headrace.server.responses import JsonResponse
+from headrace.server.served_model import ServedModel
+from headrace.server.startup_log import since_exec
+
+
+async def list_models(request: Request) -> Response:
+    """The one model, once it is ready: scripts take this answer for readiness."""
+    return JsonResponse(ModelList(data=(_card(request),)))
+
+
+async def show_model(request: Request) -> Response:
+    """One model's card; the id may hold slashes."""
+    ServerContext.of(request).check_model(request.path_params["id"])
+    return JsonResponse(_card(request))
+
+
+async def model_info(request: Request) -> Response:
+    """The model's facts, under SGLang's names."""
+    context = ServerContext.of(request)
+    model = _known(context)
+    return JsonResponse(
+        {
+            "model_path": context.options.engine.model,
+            "served_model_name": context.options.served_model_name,
+            "tokenizer_path": context.options.engine.tokenizer_path or context.options.engine.model,
+            "is_generation": True,
+            "load_format": context.options.engine.load_format,
+            "model_type": model.config.get("model_type"),
+            "architectures": model.config.get("architectures"),
+            "max_model_len": model.context_length,
+            "vocab_size": model.vocab_size,
+        }
+    )
+
+
+async def server_info(request: Request) -> Response:
+    """State, options (no secrets) and the start-up table."""
+    context = ServerContext.of(request)
+    client, options, engine = context.client, context.options, context.options.engine
+    ready = client.ready
+    return JsonResponse(
+        {
+            "version": __version__,
+            "served_model_name": options.served_model_name,
+            "model_path": engine.model,
+            "ready": client.serving,
+            "device": engine.device,
+            "dtype": engine.dtype,
+            "mem_fraction_static": engine.mem_fraction_static,
+            "max_running_requests": engine.max_running_requests,
+            "max_total_tokens": ready.max_total_tokens if ready else None,
+            "bytes_streamed": ready.bytes_streamed if ready else client.progress.latest.bytes_done,
+            "phases": since_exec(ready.phases, context.engine_started_s) if ready else (),
+            "summary": ready.summary if ready else [],
+        }
+    )
+
+
+async def version(_: Request) -> Response:
+    """The version."""
+    return JsonResponse({"version": __version__})
+
+
+def _known(context: ServerContext) -> ServedModel:
+    if not context.client.serving or context.client.model is None:
+        raise unavailable(
+            f"The model is not ready ({context.client.progress.line()}).",
+            "model_loading",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    return context.client.model
+
+
+def _card(request: Request) -> ModelCard:
+    context = ServerContext.of(request)
+    name = context.options.served_model_name
+    return ModelCard(
+        id=name, created=context.client.created, root=name, max_model_len=_known(context).context_length
+    )

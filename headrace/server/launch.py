@@ -1,0 +1,108 @@
+"""From options to a running server. What happens before the engine is started delays the first token: hardly
+anything does.
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.errors import HeadraceError
+from headrace.ipc.front_channel import private_address, remove_address
+from headrace.ipc.options import EngineStart
+from headrace.server.engine_process import EngineProcess
+from headrace.server.options import ServeOptions
+from headrace.server.signals import Signals
+
+_BACKLOG = 2048
+
+
+class AddressUnavailable(HeadraceError):
+    """The server cannot listen where it was told to."""
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until a signal; the exit code. Call it on the main thread.
+
+    In this order: the socket listens (a client that is early waits instead of being refused), the engine
+    starts, and only then does the front import what it serves with.
+
+    Raises HeadraceError: the port is taken, the chat template cannot be read, the model cannot be served, the
+    engine has ended. The engine, its children and the socket's folder are gone when this returns or raises.
+    """
+    chat_template = _read_template(options.chat_template)
+    with bind(options.host, options.port) as listener, private_address() as address:
+        engine: EngineProcess | None = None
+
+        def end_at_once(number: int) -> NoReturn:
+            if engine is not None:
+                engine.kill()
+            remove_address(address)
+            os._exit(128 + number)
+
+        signals = Signals(end_at_once)
+        engine_started_s = process_age_s()
+        engine = EngineProcess(EngineStart(address, options.engine))
+        try:
+            from headrace.server.front import serve
+
+            return serve(
+                options,
+                listener=listener,
+                address=address,
+                engine=engine,
+                signals=signals,
+                chat_template=chat_template,
+                engine_started_s=engine_started_s,
+            )
+        finally:
+            engine.kill()
+            signals.restore()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises AddressUnavailable."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise AddressUnavailable(
+            f"The host {host!r} has no address here: {error.strerror}.", remedy="Check --host."
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise AddressUnavailable(
+            f"Cannot listen on {host}:{port}: {error.strerror}.",
+            remedy="End what uses the port (`ss -ltnp` shows it) or choose another --port; 0 takes a free one.",
+        ) from None
+    return listener
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started (exec), to a hundredth; 0 where the system does not tell."""
+    try:
+        stat = Path("/proc/self/stat").read_text()
+    except OSError:
+        return 0.0
+    started_ticks = int(stat.rpartition(")")[2].split()[19])
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _read_template(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        why = error.strerror
+    except UnicodeDecodeError:
+        why = "it is not UTF-8 text"
+    raise HeadraceError(f"The chat template {path} cannot be read: {why}.", remedy="Check --chat-template.")

@@ -1,0 +1,64 @@
+"""Is it alive, is it ready, does it generate: GET /health, /ping, /ready, /health_generate."""
+
+import asyncio
+import secrets
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.ipc.messages import Generate, SamplingParams
+from headrace.server.context import ServerContext
+from headrace.server.engine_client import RETRY_AFTER_S, EngineClient
+from headrace.server.errors import ApiError, unavailable
+from headrace.server.responses import JsonResponse
+
+GENERATE_TIMEOUT_S = 20.0
+
+
+async def health(request: Request) -> Response:
+    """200 while the process can serve or is on its way there; says nothing about readiness."""
+    client = ServerContext.of(request).client
+    if client.failure is not None:
+        raise ApiError(503, client.failure.message, code="engine_failed")
+    return JsonResponse({"status": "alive"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when requests are answered at once; 503 with the load's progress until then, and while draining."""
+    client = ServerContext.of(request).client
+    if client.serving:
+        return JsonResponse({"ready": True, "phase": "serving"})
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    if client.failure is not None:
+        return JsonResponse({"ready": False, "phase": "failed"}, status_code=503)
+    if client.draining:
+        return JsonResponse({"ready": False, "phase": "shutting down"}, status_code=503)
+    return JsonResponse(client.progress.report(), status_code=503, headers=headers)
+
+
+async def health_generate(request: Request) -> Response:
+    """200 if the engine makes a token; while it is busy with others, their tokens count as well."""
+    client = ServerContext.of(request).client
+    if not client.serving:
+        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=RETRY_AFTER_S)
+    steps = client.steps
+    try:
+        async with asyncio.timeout(GENERATE_TIMEOUT_S):
+            await _one_token(client)
+    except TimeoutError:
+        if client.steps == steps:
+            raise unavailable(
+                f"The engine has made no token within {GENERATE_TIMEOUT_S:.0f} s.", "engine_stuck"
+            ) from None
+    return JsonResponse({"status": "generating"})
+
+
+async def _one_token(client: EngineClient) -> None:
+    probe = Generate(
+        rid=f"health-{secrets.token_hex(12)}",
+        input_ids=[0],
+        sampling=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
+    )
+    with client.submit([probe]) as tokens:
+        async for _ in tokens:
+            pass

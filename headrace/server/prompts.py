@@ -1,0 +1,134 @@
+"""From a request's prompt or messages to token ids. Runs in a worker thread, except for the checks of form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.server.errors import invalid, not_supported_yet
+from headrace.server.protocol import ChatMessage, ChatRequest
+from headrace.server.sampling import check_token_ids
+from headrace.server.served_model import ServedModel
+
+PROMPTS_AT_MOST = 1024
+
+# What a template gets from the request's own fields; chat_template_kwargs may not replace it.
+_RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "self"})
+
+
+def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[str | list[int]]:
+    """The four forms of `prompt` as a list of texts or of token ids, in order. Raises ApiError 400."""
+    prompts: list[str | list[int]]
+    if isinstance(prompt, str):
+        prompts = [prompt]
+    elif prompt and all(isinstance(item, int) for item in prompt):
+        prompts = [[item for item in prompt if isinstance(item, int)]]
+    else:
+        prompts = [item for item in prompt if not isinstance(item, int)]
+        if len(prompts) != len(prompt) or len({type(item) for item in prompts}) > 1:
+            raise invalid("`prompt` mixes strings and token ids; send one kind.", "prompt")
+    if not prompts:
+        raise invalid("`prompt` is an empty list.", "prompt", "empty_prompt")
+    if len(prompts) > PROMPTS_AT_MOST:
+        raise invalid(f"`prompt` has {len(prompts)} prompts; {PROMPTS_AT_MOST} are the most.", "prompt")
+    for position, item in enumerate(prompts):
+        if not item:
+            where = "`prompt`" if len(prompts) == 1 else f"Prompt {position} of `prompt`"
+            raise invalid(f"{where} is empty; there is nothing to continue.", "prompt", "empty_prompt")
+    return prompts
+
+
+def encode_prompts(model: ServedModel, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    """Token ids of each prompt, special tokens added to texts only. Raises ApiError 400."""
+    encoded = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            encoded.append(_encode(model, prompt, "prompt", add_special_tokens=True))
+        else:
+            check_token_ids(prompt, model.vocab_size, "prompt")
+            encoded.append(prompt)
+    return encoded
+
+
+def encode_chat(model: ServedModel, request: ChatRequest) -> list[int]:
+    """Token ids of the rendered conversation. Raises ApiError 400, with the template's own words if it refuses."""
+    if model.template is None:
+        raise invalid(
+            "This model has no chat template, so messages cannot be turned into a prompt. Use /v1/completions, "
+            "or have the server started with --chat-template."
+            + (f" ({model.template_problem})" if model.template_problem else ""),
+            "messages",
+            "no_chat_template",
+        )
+    messages = template_messages(request.messages)
+    opening = ""
+    if request.continue_final_message:
+        opening = str(messages.pop().get("content", ""))
+    kwargs: dict[str, Any] = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+    add_prompt = True if opening or request.add_generation_prompt is None else request.add_generation_prompt
+    try:
+        text = model.template.render(messages, add_generation_prompt=add_prompt, **kwargs)
+    except HeadraceError as error:
+        raise invalid(str(error), "messages", "template_error") from None
+    return _encode(model, text + opening, "messages", add_special_tokens=False)
+
+
+def check_chat(request: ChatRequest) -> None:
+    """Every check of form that needs no model. Raises ApiError 400."""
+    if not request.messages:
+        raise invalid("`messages` is empty; there is nothing to answer.", "messages", "empty_prompt")
+    template_messages(request.messages)
+    for name in request.chat_template_kwargs or {}:
+        if name in _RESERVED_VARIABLES:
+            raise invalid(f"`chat_template_kwargs` may not hold `{name}`.", "chat_template_kwargs")
+    if request.continue_final_message:
+        if request.messages[-1].role != "assistant":
+            raise invalid(
+                "`continue_final_message` needs an assistant's message at the end of `messages`.",
+                "continue_final_message",
+            )
+        if request.add_generation_prompt:
+            raise invalid(
+                "`continue_final_message` and `add_generation_prompt` exclude each other.",
+                "continue_final_message",
+            )
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as templates read them: content as one text (parts joined by a line break), no nulls.
+
+    Raises ApiError 400 for parts and roles that are not understood yet.
+    """
+    plain: list[dict[str, Any]] = []
+    for position, message in enumerate(messages):
+        where = f"messages[{position}]"
+        if message.tool_calls or message.tool_call_id is not None or message.role in ("tool", "function"):
+            raise not_supported_yet(f"{where}.tool_calls", "a call of a tool, or its result")
+        content = message.content
+        if isinstance(content, list):
+            texts = []
+            for part in content:
+                if part.type != "text" or part.text is None:
+                    raise not_supported_yet(
+                        f"{where}.content", f"a part of type {part.type[:40]!r}; text is understood"
+                    )
+                texts.append(part.text)
+            content = "\n".join(texts)
+        entry = {"role": message.role, "content": content or ""}
+        if message.name is not None:
+            entry["name"] = message.name
+        if message.reasoning_content is not None:
+            entry["reasoning_content"] = message.reasoning_content
+        plain.append(entry)
+    return plain
+
+
+def _encode(model: ServedModel, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+    try:
+        ids = model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    except HeadraceError as error:
+        raise invalid(str(error), param) from None
+    if not ids:
+        raise invalid(f"`{param}` holds no token; there is nothing to continue.", param, "empty_prompt")
+    return ids
