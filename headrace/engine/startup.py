@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig
-from headrace.models.registry import forward_class, layout_of, read_config
+from headrace.models.registry import family_of, forward_class, layout_of, read_config
 from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME
 from headrace.stream.arena import Arena
 from headrace.stream.plan import ReadPlan, plan_reads
@@ -147,7 +147,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         bytes_streamed=read_plan.bytes_total,
         phases=timeline.phases(),
         summary=(
-            f"Model {checkpoint.where}: {type(model).__module__.split('.')[2]}, {dtype} on {device_name}"
+            f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {dtype} on {device_name}"
             f"{f', {threads} threads' if device_name == 'cpu' else ''}, context {context_length:,} tokens",
             memory.describe(),
         ),
