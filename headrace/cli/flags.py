@@ -7,13 +7,14 @@ The defaults that the help texts name are checked against it by a test.
 import argparse
 
 from headrace.cli import values
-from headrace.cli.sglang_flags import add_foreign_flags
+from headrace.cli.parser import Parser
 
 API_KEY_VARIABLE = "HEADRACE_API_KEY"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Parser) -> None:
     """Declare everything that a server can be told."""
+    parser.set_defaults(foreign=[])
     parser.add_argument(
         "model",
         nargs="?",
@@ -26,6 +27,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_server_flags(parser.add_argument_group("server"))
     _add_memory_flags(parser.add_argument_group("memory and scheduling"))
     _add_own_flags(parser.add_argument_group("flags that SGLang does not have"))
+    parser.add_flags_when_needed(_add_foreign_flags)
+
+
+def _add_foreign_flags(parser: Parser) -> None:
+    # Hundreds of flags: 10 ms of a start that does not use one.
+    from headrace.cli.sglang_flags import add_foreign_flags
+
     add_foreign_flags(parser)
 
 

@@ -4,7 +4,7 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NoReturn, TextIO
 
 from headrace.errors import HeadraceError
@@ -47,6 +47,11 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("allow_abbrev", False)
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**settings)
+        self._more_flags: Callable[[Parser], None] | None = None
+
+    def add_flags_when_needed(self, add: "Callable[[Parser], None]") -> None:
+        """Flags that take long to declare and are seldom given: `add` is called when a flag is not known."""
+        self._more_flags = add
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -57,14 +62,24 @@ class Parser(argparse.ArgumentParser):
         or a missing operand would be reported in its place.
         """
         tokens = list(sys.argv[1:] if args is None else args)
-        for token in self._own_tokens(tokens):
-            name = token.partition("=")[0]
-            if token.startswith("--") and " " not in name and name not in self._option_string_actions:
-                self._unknown(name)
+        unknown = self._first_unknown(tokens)
+        if unknown is not None and self._more_flags is not None:
+            self._more_flags(self)
+            self._more_flags = None
+            unknown = self._first_unknown(tokens)
+        if unknown is not None:
+            self._unknown(unknown)
         parsed, extras = super().parse_known_args(tokens, namespace)
         if extras:
             self._unknown(extras[0])
         return parsed, extras
+
+    def _first_unknown(self, tokens: list[str]) -> str | None:
+        for token in self._own_tokens(tokens):
+            name = token.partition("=")[0]
+            if token.startswith("--") and " " not in name and name not in self._option_string_actions:
+                return name
+        return None
 
     def _own_tokens(self, tokens: list[str]) -> list[str]:
         """The tokens before a bare `--` and, where there are commands, before the command."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.flags import API_KEY_VARIABLE, add_flags
-from headrace.cli.loader_config import parse_load_config
 from headrace.cli.parser import UsageError
-from headrace.cli.sglang_flags import notes_on_foreign_flags
 
 if TYPE_CHECKING:
     from headrace.server.options import ServeOptions
@@ -67,10 +65,16 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
     Raises UsageError for flags that contradict each other or ask for what is not there, and HeadraceError for
     a model that cannot be: an unsupported kind of URI, a folder that does not exist.
     """
-    notes = list(notes_on_foreign_flags(args.foreign))
+    notes: list[str] = []
+    if args.foreign:
+        from headrace.cli.sglang_flags import notes_on_foreign_flags
+
+        notes += notes_on_foreign_flags(args.foreign)
     model = _model(args)
     engine = _given(args, _ENGINE_FLAGS)
     if args.model_loader_extra_config is not None:
+        from headrace.cli.loader_config import parse_load_config
+
         engine["load_config"] = parse_load_config(args.model_loader_extra_config)
         if engine["load_config"].distributed:
             notes.append(

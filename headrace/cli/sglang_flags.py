@@ -31,8 +31,10 @@ class _Remember(argparse.Action):
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Make a parser take SGLang's other flags with the right number of values; they are not in its help."""
-    parser.set_defaults(foreign=[])
+    """Make a parser take SGLang's other flags with the right number of values; they are not in its help.
+
+    They are gathered in the namespace's `foreign`, whose default, an empty list, the caller sets.
+    """
     for flag, nargs in _arities():
         parser.add_argument(
             flag,
