@@ -1,11 +1,11 @@
 """Which device, dtype and how many threads: torch's part of the options."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.engine.cgroup import cpu_limits
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.stream.header import Shard
@@ -62,12 +62,7 @@ def choose_device(options: EngineOptions) -> str:
 
 def cpu_count() -> int:
     """Cores that this process may use: its affinity, and its cgroup's quota rounded up."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+    return min([len(os.sched_getaffinity(0)), *cpu_limits()])
 
 
 def set_threads() -> int:
@@ -76,5 +71,6 @@ def set_threads() -> int:
 
     count = cpu_count()
     torch.set_num_threads(count)
-    torch.set_num_interop_threads(1)
+    if torch.get_num_interop_threads() != 1:  # torch refuses to be told twice in one process
+        torch.set_num_interop_threads(1)
     return count

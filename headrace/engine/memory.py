@@ -1,10 +1,9 @@
 """The memory plan: what weights and KV cache may take, decided from headers before a byte is loaded."""
 
-import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
+from headrace.engine.cgroup import memory_limits_bytes
 from headrace.errors import HeadraceError
 
 # A pool that cannot hold this many tokens serves nobody.
@@ -39,7 +38,7 @@ class MemoryPlan:
         """The sum as one line."""
         return (
             f"Memory on {self.device}: {self.fraction:g} of {_gib(self.total_bytes)} = "
-            f"{_gib(int(self.fraction * self.total_bytes))}; weights {_gib(self.weights_bytes)}, KV cache "
+            f"{_gib(share_bytes(self.total_bytes, self.fraction))}; weights {_gib(self.weights_bytes)}, KV cache "
             f"{self.pool_tokens:,} tokens × {self.bytes_per_token / 1024:.1f} KiB = "
             f"{_gib(self.pool_tokens * self.bytes_per_token)}"
         )
@@ -63,16 +62,16 @@ def plan_memory(
         NotEnoughMemory: the rest cannot hold `max_total_tokens`, or a useful pool; with the sum and the
             smallest fraction that works.
     """
-    rest = int(total_bytes * fraction) - weights_bytes
-    fit = max(0, rest) // bytes_per_token // page_size * page_size
+    share = share_bytes(total_bytes, fraction)
+    fit = max(0, share - weights_bytes) // bytes_per_token // page_size * page_size
     useful = _round_up(max_running_requests * context_length, page_size)
     least = _round_up(min(LEAST_TOKENS, context_length), page_size)
     wanted = _round_up(max_total_tokens, page_size) if max_total_tokens is not None else least
     if fit < wanted:
         needed = weights_bytes + wanted * bytes_per_token
-        smallest = math.ceil(needed / total_bytes * 1000) / 1000
+        smallest = -(-needed * 1000 // total_bytes) / 1000
         sums = (
-            f"{device} has {_gib(total_bytes)} in total, the share is {_gib(int(total_bytes * fraction))}; weights "
+            f"{device} has {_gib(total_bytes)} in total, the share is {_gib(share)}; weights "
             f"take {_gib(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
             f"wanted = {_gib(wanted * bytes_per_token)}, together {_gib(needed)}."
         )
@@ -93,43 +92,15 @@ def plan_memory(
 def machine_memory_bytes() -> int:
     """The machine's memory, or the cgroup's limit where that is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *cgroup_limits_bytes()])
+    return min([total, *memory_limits_bytes()])
 
 
-def cgroup_limits_bytes(
-    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> list[int]:
-    """The memory limits of this process's cgroup and of those above it (v2 and v1)."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return []
-    limits: list[int] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        folder = base / path.lstrip("/")
-        # In a container the path may be the host's, and the limit lies at the mount's root.
-        for place in [folder, *folder.parents]:
-            if not place.is_relative_to(base):
-                break
-            limit = _read_limit(place / name)
-            if limit is not None:
-                limits.append(limit)
-    return limits
+def share_bytes(total_bytes: int, fraction: float) -> int:
+    """The share of the memory that weights and KV cache may take, rounded down.
 
-
-def _read_limit(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+    Counted in millionths, not in floating point: what is advised as the smallest fraction must then work.
+    """
+    return total_bytes * round(fraction * 1_000_000) // 1_000_000
 
 
 def _round_up(value: int, step: int) -> int:

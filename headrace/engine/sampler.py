@@ -9,6 +9,8 @@ from headrace.ipc.messages import SamplingParams
 
 # Nucleus sampling looks at this many of the largest logits first: sorting a whole vocabulary costs 100 × more.
 _PREFILTER = 1024
+# Below this temperature nothing but the largest logit has a weight, and far below it float32 would divide by 0.
+_GREEDY_BELOW = 1e-6
 
 
 class Sampler:
@@ -26,10 +28,13 @@ class Sampler:
         self._generators.pop(rid, None)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[tuple[str, SamplingParams]]) -> list[int]:
-        """One token id for each row of `logits` (float32 [rows, vocab]) and its request (id, parameters)."""
+        """One token id for each row of `logits` (float32 [rows, vocab]) and its request (id, parameters).
+
+        Greedy is the largest logit, the lowest id among equals; so is a temperature below 1e-6.
+        """
         tokens: list[int] = torch.argmax(logits, dim=-1).tolist()
         for row, (rid, sampling) in enumerate(requests):
-            if sampling.temperature > 0:
+            if sampling.temperature >= _GREEDY_BELOW:
                 tokens[row] = sample_row(logits[row], sampling, self._generator(rid, sampling))
         return tokens
 
@@ -53,7 +58,7 @@ def candidates(logits: torch.Tensor, sampling: SamplingParams) -> tuple[torch.Te
     ids is None where the weights are those of the whole vocabulary in order.
     """
     vocab = logits.shape[-1]
-    # The largest logit goes to 0 first, so that a tiny temperature gives -inf and not inf.
+    # The largest logit goes to 0 first, so that a small temperature gives -inf and not inf.
     scaled = (logits - logits.max()) / sampling.temperature
     if 1 <= sampling.top_k < vocab:
         values, ids = torch.topk(scaled, sampling.top_k)

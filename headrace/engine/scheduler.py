@@ -1,8 +1,8 @@
 """Who is computed next: continuous batching with chunked prefill, as pure code over a page pool.
 
 A request is admitted when pages for its prompt and its whole answer are free, so what runs can finish.
-Each step every decoding request gets its token, and prompts share what is left of a token budget, oldest
-first. Requests join and leave between any two steps.
+Each step every decoding request gets its token, and prompts share a budget of their own, oldest first.
+Requests join and leave between any two steps.
 """
 
 from collections import deque
@@ -62,6 +62,8 @@ class Scheduler:
     """The requests of one engine. Not thread-safe."""
 
     def __init__(self, pool: PagePool, *, max_running_requests: int, prefill_budget: int) -> None:
+        """`prefill_budget`: prompt tokens computed in one step at the most."""
+        assert max_running_requests > 0 and prefill_budget > 0
         self.pool = pool
         self._most_running = max_running_requests
         self._budget = prefill_budget
@@ -88,8 +90,8 @@ class Scheduler:
         return self.pool.pages_for(request.most_tokens) <= self.pool.page_count
 
     def add(self, request: Request) -> None:
-        """Queue a request, which must fit."""
-        assert self.fits(request)
+        """Queue a request, which must fit and ask for something."""
+        assert request.prompt and request.sampling.max_tokens > 0 and self.fits(request)
         self._waiting.append(request)
 
     def abort(self, rid: str) -> bool:
