@@ -40,8 +40,10 @@ def main() -> int:
         channel.send(LoadFailed("InternalError", f"The engine failed while loading: {error!r}"))
         channel.close()
         return 1
-    engine.serve(channel)
-    channel.close()
+    try:
+        engine.serve(channel)
+    finally:
+        channel.close()  # what a failed step told the requests must leave before the process ends
     return 0
 
 

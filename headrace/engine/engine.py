@@ -50,7 +50,8 @@ class Engine:
     def warm_up(self) -> None:
         """A real prefill and a real decode, so that the first request finds every kernel ready."""
         sampling = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
-        self.scheduler.add(Request("warm-up", [0] * _WARM_UP_TOKENS, sampling))
+        tokens = max(1, min(_WARM_UP_TOKENS, self._pool_tokens - sampling.max_tokens))
+        self.scheduler.add(Request("warm-up", [0] * tokens, sampling))
         while self.scheduler.has_work:
             self.step()
 

@@ -53,7 +53,13 @@ def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
     Raises:
         HeadraceError: of every kind that the options, the store, the checkpoint or the machine can cause.
     """
-    report = _Report(send)
+    lock = threading.Lock()
+
+    def send_alone(message: EngineMessage) -> None:
+        with lock:  # the progress thread and this one share a channel that is not thread-safe
+            send(message)
+
+    report = _Report(send_alone)
     stop = threading.Event()
     reporter = threading.Thread(target=_report_until, args=(stop, report), name="progress", daemon=True)
     reporter.start()
