@@ -1,13 +1,14 @@
 """What many tests share: a real object store, the real small model, and surroundings without surprises."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.demo.model import prepare_smollm2
-from headrace.demo.store import SeaweedStore, start_store
+from headrace.demo.store import SeaweedStore, Tls, start_store
 from headrace.source.uri import parse_source
 from headrace.store.s3_settings import resolve_s3_settings
 from headrace.store.upload import upload_files
@@ -36,6 +37,35 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
     """A running SeaweedFS without buckets; `environment()` has the variables that lead there."""
     with start_store(tmp_path_factory.mktemp("seaweed")) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def loopback_tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """A self-signed certificate for 127.0.0.1, which is its own CA."""
+    folder = tmp_path_factory.mktemp("tls")
+    tls = Tls(folder / "cert.pem", folder / "key.pem")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
+    command += [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(tls.key),
+        "-out",
+        str(tls.certificate),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return tls
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.source.uri import ModelSource
+    from headrace.store.s3_settings import S3Settings
     from headrace.store.upload import UploadResult
     from headrace.store.upload_plan import FolderFiles
 
@@ -68,12 +69,13 @@ def run(args: argparse.Namespace) -> int:
     destination = parse_destination(args.uri)
     found = read_folder(args.folder, force=args.force)
     from headrace.cli.interrupts import sigterm_as_interrupt
+    from headrace.store.s3_settings import resolve_s3_settings
 
+    settings = resolve_s3_settings()
+    show = not (args.quiet or args.json)
     started = time.monotonic()
     with sigterm_as_interrupt():
-        result = push_folder(
-            found, destination, create_bucket=args.create_bucket, show=not (args.quiet or args.json)
-        )
+        result = push_folder(found, destination, settings, create_bucket=args.create_bucket, show=show)
     seconds = time.monotonic() - started
     if args.json:
         print(json.dumps(_facts(result, destination, seconds)))
@@ -127,12 +129,14 @@ def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
 
 
 def push_folder(
-    found: "FolderFiles", destination: "ModelSource", *, create_bucket: bool, show: bool
+    found: "FolderFiles",
+    destination: "ModelSource",
+    settings: "S3Settings",
+    *,
+    create_bucket: bool,
+    show: bool,
 ) -> "UploadResult":
-    """Upload to the store that the environment names, with a progress bar on stderr if `show`."""
-    from headrace.store.s3_settings import resolve_s3_settings
-
-    settings = resolve_s3_settings()
+    """Upload to the given store, with progress on stderr if `show`. Raises HeadraceError."""
     settings.frozen_credentials()  # missing ones are told before the uploader's libraries are loaded
     from headrace.store.upload import upload_files
 

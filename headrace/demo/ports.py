@@ -19,13 +19,14 @@ def free_ports(count: int, *, also_at_offset: int = 0) -> list[int]:
     for port in random.SystemRandom().sample(range(_FIRST, _LAST + 1), _LAST + 1 - _FIRST):
         if len(ports) == count:
             break
-        if _is_free(port) and (not also_at_offset or _is_free(port + also_at_offset)):
+        if is_free(port) and (not also_at_offset or is_free(port + also_at_offset)):
             ports.append(port)
     assert len(ports) == count, "the machine has no free port left"
     return ports
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a service could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -322,4 +322,6 @@ def _log_tail(run_dir: Path) -> str:
     log = run_dir / "weed.log"
     if not log.exists():
         return ""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+    # What it died of stands before Go's stack traces.
+    text = log.read_text(errors="replace").partition("\ngoroutine ")[0]
+    return "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])

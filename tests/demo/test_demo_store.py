@@ -1,0 +1,174 @@
+"""The demo's object store: it checks signatures, keeps its data, and ends with whoever started it."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from botocore.exceptions import ClientError
+from botocore.session import Session
+
+from headrace.demo.store import (
+    READ_ONLY,
+    Identity,
+    SeaweedStore,
+    StoreNotStarted,
+    Tls,
+    new_identity,
+    start_store,
+    weed_binary,
+)
+
+
+def s3_client(store: SeaweedStore, identity: Identity | None = None) -> Any:
+    """botocore as the store's environment() sets it up."""
+    variables = store.environment(identity)
+    return Session().create_client(
+        "s3",
+        endpoint_url=variables["AWS_ENDPOINT_URL"],
+        region_name=variables["AWS_REGION"],
+        aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+        verify=variables.get("AWS_CA_BUNDLE"),
+    )
+
+
+def test_objects_and_buckets_survive_a_restart_on_other_ports(tmp_path: Path) -> None:
+    with start_store(tmp_path) as store:
+        s3_client(store).create_bucket(Bucket="kept")
+        s3_client(store).put_object(Bucket="kept", Key="a/b", Body=b"x" * 100_000)
+    with start_store(tmp_path) as store:
+        answer = s3_client(store).get_object(Bucket="kept", Key="a/b")
+        assert answer["Body"].read() == b"x" * 100_000
+        s3_client(store).put_object(Bucket="kept", Key="c", Body=b"new after the restart")
+
+
+def test_a_wrong_secret_is_refused(seaweed: SeaweedStore) -> None:
+    stranger = Identity("stranger", seaweed.access_key, "not-the-secret-of-this-key", ())
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        s3_client(seaweed, stranger).list_buckets()
+
+
+def test_a_missing_bucket_is_not_made_by_a_put(seaweed: SeaweedStore) -> None:
+    with pytest.raises(ClientError, match="NoSuchBucket"):
+        s3_client(seaweed).put_object(Bucket="never-made", Key="k", Body=b"")
+
+
+def test_another_identity_may_do_only_what_its_actions_say(tmp_path: Path) -> None:
+    reader = new_identity("reader", READ_ONLY)
+    with start_store(tmp_path, identities=[reader]) as store:
+        s3_client(store).create_bucket(Bucket="shared")
+        s3_client(store).put_object(Bucket="shared", Key="k", Body=b"v")
+        assert s3_client(store, reader).get_object(Bucket="shared", Key="k")["Body"].read() == b"v"
+        with pytest.raises(ClientError, match="AccessDenied"):
+            s3_client(store, reader).put_object(Bucket="shared", Key="k", Body=b"w")
+
+
+def test_two_stores_never_share_a_data_folder(tmp_path: Path) -> None:
+    with start_store(tmp_path), pytest.raises(StoreNotStarted, match="Another object store is running"):
+        start_store(tmp_path)
+    with start_store(tmp_path):  # the lock went with the first one
+        pass
+
+
+def test_credentials_are_in_a_private_file_outside_the_data_folder_and_go_with_the_store(
+    tmp_path: Path,
+) -> None:
+    with start_store(tmp_path) as store:
+        command = psutil.Process(store.pid).cmdline()
+        config = Path(next(flag for flag in command if flag.startswith("-s3.config=")).partition("=")[2])
+        assert stat.S_IMODE(config.stat().st_mode) == 0o600
+        assert tmp_path not in config.parents
+        assert store.secret_key not in " ".join(command)
+        holders = [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, store.secret_key)]
+    assert holders == []
+    assert not config.parent.exists()
+
+
+def holds(path: Path, text: str) -> bool:
+    return text.encode() in path.read_bytes()
+
+
+def test_nothing_listens_beyond_loopback(seaweed: SeaweedStore) -> None:
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process(seaweed.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+
+
+def test_the_store_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib\n"
+        "from headrace.demo.store import start_store\n"
+        "store = start_store(pathlib.Path(sys.argv[1]))\n"
+        "print(store.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert starter.stdout is not None
+    store = psutil.Process(int(starter.stdout.readline()))
+    starter.kill()
+    starter.communicate()
+    store.wait(timeout=30)
+
+
+def test_a_store_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
+    (tmp_path / "filerldb2").write_text("a file where the store's index should be")
+    with pytest.raises(StoreNotStarted, match="filerldb2") as caught:
+        start_store(tmp_path, timeout_s=20)
+    assert "Its last lines" in caught.value.message
+
+
+def test_stopping_twice_is_harmless(tmp_path: Path) -> None:
+    store = start_store(tmp_path)
+    store.stop()
+    store.stop()
+    assert not psutil.pid_exists(store.pid)
+
+
+def test_https_is_served_with_the_given_certificate(tmp_path: Path, loopback_tls: Tls) -> None:
+    with start_store(tmp_path, tls=loopback_tls) as store:
+        assert store.endpoint_url.startswith("https://127.0.0.1:")
+        assert s3_client(store).list_buckets()["Buckets"] == []
+
+
+def test_the_binary_comes_from_the_installed_package() -> None:
+    assert os.access(weed_binary(), os.X_OK)
+    assert Path(sys.prefix) in weed_binary().parents
+
+
+def test_free_ports_are_free_and_different() -> None:
+    from headrace.demo.ports import free_ports, is_free
+
+    ports = free_ports(20, also_at_offset=10_000)
+    assert len(set(ports)) == 20
+    with socket.create_server(("127.0.0.1", ports[0])):
+        assert not is_free(ports[0])
+    assert is_free(ports[0] + 10_000)
+
+
+def test_a_child_that_ignores_sigterm_is_killed() -> None:
+    from headrace.demo.child import end_child, start_child
+
+    script = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); signal.pause()"
+    )
+    child = start_child([sys.executable, "-c", script], environment=os.environ, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert end_child(child, timeout_s=0.2) == -signal.SIGKILL
+    child.stdout.close()
