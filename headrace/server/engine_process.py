@@ -22,7 +22,7 @@ class EngineProcess:
     front dies without a word.
     """
 
-    def __init__(self, start: EngineStart, command: Sequence[str] = ENGINE_COMMAND) -> None:
+    def __init__(self, start: EngineStart, command: Sequence[str]) -> None:
         # Spinning OpenMP threads would take the cores from the front and from the threads that fetch.
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
         self._process = subprocess.Popen(

@@ -85,7 +85,7 @@ async def _serve(
     with ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text") as text_pool:
         client = EngineClient(channel.send, build, text_pool, StartupLog(engine_started_s))
         channel.start(loop, client.receive)
-        server = _make_server(client, options, engine_started_s)
+        server = make_server(client, options, engine_started_s)
         serving = loop.create_task(server.serve(sockets=[listener]))
         ended: asyncio.Future[int] = loop.create_future()
         engine.watch(lambda code: _set_from_thread(loop, ended, code))
@@ -118,7 +118,8 @@ async def _serve(
         return 0
 
 
-def _make_server(client: EngineClient, options: ServeOptions, engine_started_s: float) -> _Server:
+def make_server(client: EngineClient, options: ServeOptions, engine_started_s: float = 0.0) -> uvicorn.Server:
+    """The HTTP server of one application, to be run on the client's loop. It handles no signals."""
     return _Server(
         uvicorn.Config(
             create_app(client, options, engine_started_s=engine_started_s),

@@ -5,13 +5,14 @@ anything does.
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from headrace.errors import HeadraceError
 from headrace.ipc.front_channel import private_address, remove_address
 from headrace.ipc.options import EngineStart
-from headrace.server.engine_process import EngineProcess
+from headrace.server.engine_process import ENGINE_COMMAND, EngineProcess
 from headrace.server.options import ServeOptions
 from headrace.server.signals import Signals
 
@@ -22,7 +23,7 @@ class AddressUnavailable(HeadraceError):
     """The server cannot listen where it was told to."""
 
 
-def run(options: ServeOptions) -> int:
+def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
     """Serve until a signal; the exit code. Call it on the main thread.
 
     In this order: the socket listens (a client that is early waits instead of being refused), the engine
@@ -43,7 +44,7 @@ def run(options: ServeOptions) -> int:
 
         signals = Signals(end_at_once)
         engine_started_s = process_age_s()
-        engine = EngineProcess(EngineStart(address, options.engine))
+        engine = EngineProcess(EngineStart(address, options.engine), engine_command)
         try:
             from headrace.server.front import serve
 

@@ -1,0 +1,104 @@
+"""A front in a thread of the test, served by real uvicorn, with a scripted engine behind a real channel."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import httpx
+from scripted_engine import Script, ScriptedEngine, say
+
+from headrace.ipc.front_channel import FrontChannel, private_address
+from headrace.ipc.messages import ModelInfo
+from headrace.ipc.options import EngineOptions
+from headrace.server.engine_client import EngineClient
+from headrace.server.front import make_server
+from headrace.server.launch import bind
+from headrace.server.options import ServeOptions
+from headrace.server.served_model import build_served_model
+from headrace.server.startup_log import StartupLog
+
+OPTIONS = ServeOptions(engine=EngineOptions(model="s3://bucket/tiny"), served_model_name="tiny")
+
+
+class Front:
+    """A running front.
+
+    Attributes:
+        url: of the server, without a path.
+        http: a client for it.
+        engine: the scripted engine.
+        client: the front's own view of the engine; it lives on another thread.
+    """
+
+    def __init__(
+        self, url: str, engine: ScriptedEngine, client: EngineClient, loop: asyncio.AbstractEventLoop
+    ):
+        self.url = url
+        self.engine = engine
+        self.client = client
+        self.loop = loop
+        self.http = httpx.Client(base_url=url, timeout=60)
+
+    def complete(self, **body: object) -> httpx.Response:
+        """POST /v1/completions with model and prompt filled in where they are not given."""
+        return self.http.post("/v1/completions", json={"model": "tiny", "prompt": "Say", **body})
+
+    def chat(self, **body: object) -> httpx.Response:
+        """POST /v1/chat/completions in the same way."""
+        messages = [{"role": "user", "content": "Hi"}]
+        return self.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages, **body})
+
+
+@contextlib.contextmanager
+def running_front(
+    script: Script | None = None,
+    *,
+    options: ServeOptions = OPTIONS,
+    load: bool = True,
+    info: ModelInfo | None = None,
+    load_timeout_s: float = 60.0,
+) -> Iterator[Front]:
+    """A front on a free port; with `load` it is ready when this yields."""
+    with private_address() as address, bind("127.0.0.1", 0) as listener:
+        started = threading.Event()
+        parts: list[tuple[EngineClient, asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+        async def serve() -> None:
+            channel = FrontChannel(address)
+            build = partial(
+                build_served_model, chat_template=None, sampling_defaults=options.sampling_defaults
+            )
+            with ThreadPoolExecutor(2) as pool:
+                client = EngineClient(
+                    channel.send, build, pool, StartupLog(0.1), load_timeout_s=load_timeout_s
+                )
+                channel.start(asyncio.get_running_loop(), client.receive)
+                server = make_server(client, options)
+                end = asyncio.Event()
+                parts.append((client, asyncio.get_running_loop(), end))
+                serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+                started.set()
+                await end.wait()
+                server.should_exit = True
+                await serving
+            channel.close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread.start()
+        started.wait()
+        client, loop, end = parts[0]
+        engine = ScriptedEngine(address, script or say("Hello, world."))
+        front = Front(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, client, loop)
+        try:
+            if load:
+                engine.load(info)
+                asyncio.run_coroutine_threadsafe(client.until_serving(), loop).result(60)
+            yield front
+        finally:
+            front.http.close()
+            loop.call_soon_threadsafe(end.set)
+            thread.join()
+            engine.stop()

@@ -1,0 +1,185 @@
+"""What a bad request gets: the right status, OpenAI's nested shape, and a sentence that names the fault."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from byte_model import CONTEXT_LENGTH, VOCAB_SIZE
+from front_harness import OPTIONS, Front, running_front
+
+LIMIT = 20_000
+
+
+@pytest.fixture(scope="module")
+def front() -> Iterator[Front]:
+    with running_front(options=msgspec.structs.replace(OPTIONS, max_body_bytes=LIMIT)) as running:
+        yield running
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert list(response.json()) == ["error"]
+    error: dict[str, Any] = response.json()["error"]
+    assert list(error) == ["message", "type", "param", "code"]
+    return error
+
+
+def post(front: Front, content: bytes, **headers: str) -> httpx.Response:
+    return front.http.post(
+        "/v1/completions", content=content, headers={"Content-Type": "application/json", **headers}
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"prompt": "a",}', b"\xff\xfe", b'"\\ud800"', b"[" * 10_000]
+)
+def test_what_is_not_json_is_a_400(front: Front, content: bytes) -> None:
+    assert error_of(post(front, content), 400)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("content", [b"[]", b'"text"', b"null", b"1", b"true"])
+def test_json_that_is_no_object_is_a_400(front: Front, content: bytes) -> None:
+    assert "must be a JSON object" in error_of(post(front, content), 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": 1}, "prompt"),
+        ({"prompt": [[1, "x"]]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [[1], 2]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [[1], []]}, "prompt"),
+        ({"prompt": [VOCAB_SIZE]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [10**30]}, "prompt"),
+        ({"prompt": "a", "max_tokens": "many"}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 1.5}, "max_tokens"),
+        ({"prompt": "a", "temperature": -0.1}, "temperature"),
+        ({"prompt": "a", "temperature": True}, "temperature"),
+        ({"prompt": "a", "top_p": 0}, "top_p"),
+        ({"prompt": "a", "top_p": 1.1}, "top_p"),
+        ({"prompt": "a", "top_k": 0}, "top_k"),
+        ({"prompt": "a", "seed": 2**63}, "seed"),
+        ({"prompt": "a", "stop": ""}, "stop"),
+        ({"prompt": "a", "stop": ["x"] * 33}, "stop"),
+        ({"prompt": "a", "stop": [1]}, "stop"),
+        ({"prompt": "a", "stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids"),
+        ({"prompt": "a", "stream": "yes"}, "stream"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_a_wrong_value_is_a_400_that_names_its_field(
+    front: Front, body: dict[str, object], param: str
+) -> None:
+    error = error_of(front.http.post("/v1/completions", json=body), 400)
+    assert error["param"] == param
+    assert param in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_missing_prompt_is_named(front: Front) -> None:
+    assert error_of(front.http.post("/v1/completions", json={"model": "tiny"}), 400)["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"n": 2},
+        {"best_of": 3},
+        {"echo": True},
+        {"logprobs": 0},
+        {"suffix": "tail"},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.5},
+        {"repetition_penalty": 1.1},
+        {"min_p": 0.1},
+        {"min_tokens": 4},
+        {"logit_bias": {"5": 1}},
+        {"regex": "a+"},
+        {"json_schema": "{}"},
+        {"response_format": {"type": "json_schema"}},
+    ],
+)
+def test_a_known_field_that_is_not_honoured_yet_is_refused_by_name(
+    front: Front, body: dict[str, object]
+) -> None:
+    error = error_of(front.complete(**body), 400)
+    assert error["param"] == next(iter(body))
+    assert "not supported yet" in error["message"]
+
+
+def test_off_values_and_unknown_fields_do_no_harm(front: Front) -> None:
+    off = {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": "", "logit_bias": {}, "min_p": 0}
+    assert front.complete(**off, repetition_penalty=1.0, user="me", my_own_field=[1]).status_code == 200
+
+
+def test_a_prompt_over_the_context_is_refused_with_true_numbers(front: Front) -> None:
+    error = error_of(front.complete(prompt="a" * CONTEXT_LENGTH), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert f"{CONTEXT_LENGTH} tokens" in error["message"]
+
+
+def test_an_answer_that_cannot_fit_is_refused_with_the_number_that_would(front: Front) -> None:
+    error = error_of(front.complete(prompt="a" * 2000, max_tokens=100), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert "2100 tokens" in error["message"]
+    assert f"to {CONTEXT_LENGTH - 2000}." in error["message"]
+
+
+def test_an_unknown_model_is_a_404_that_names_the_served_one(front: Front) -> None:
+    error = error_of(front.complete(model="gpt-4"), 404)
+    assert error["code"] == "model_not_found"
+    assert "'tiny'" in error["message"]
+    assert error_of(front.http.get("/v1/models/gpt-4"), 404)["code"] == "model_not_found"
+
+
+def test_unknown_routes_and_methods_answer_in_the_same_shape(front: Front) -> None:
+    assert error_of(front.http.get("/v2/everything"), 404)["code"] == "not_found"
+    response = front.http.get("/v1/completions")
+    assert error_of(response, 405)["code"] == "method_not_allowed"
+    assert response.headers["allow"] == "POST"
+
+
+def test_another_content_type_is_a_415(front: Front) -> None:
+    response = front.http.post("/v1/completions", data={"prompt": "a"})
+    assert "application/x-www-form-urlencoded" in error_of(response, 415)["message"]
+
+
+def test_a_body_at_the_limit_is_read(front: Front) -> None:
+    body = b'{"prompt": "a"}'
+    assert post(front, body + b" " * (LIMIT - len(body))).status_code == 200
+
+
+def test_a_declared_body_over_the_limit_is_a_413(front: Front) -> None:
+    assert str(LIMIT) in error_of(post(front, b" " * (LIMIT + 1)), 413)["message"]
+
+
+def test_a_body_of_undeclared_length_is_counted_while_it_is_read(front: Front) -> None:
+    pieces = (b" " * 1000 for _ in range(LIMIT // 1000 + 1))
+    response = front.http.post(
+        "/v1/completions", content=pieces, headers={"Content-Type": "application/json"}
+    )
+    assert error_of(response, 413)["code"] == "request_too_large"
+
+
+def test_a_client_that_asks_before_it_sends_too_much_need_not_send(front: Front) -> None:
+    host, _, port = front.url.removeprefix("http://").partition(":")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {LIMIT + 1}\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode())
+        assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_leaves_while_it_sends_does_not_disturb_the_next(front: Front) -> None:
+    host, _, port = front.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert front.complete().status_code == 200
