@@ -23,7 +23,7 @@ The store's settings come from the AWS variables
 | Variable | Meaning |
 |---|---|
 | `HEADRACE_API_KEY` | as `--api-key`, but not to be read in the list of processes |
-| `HEADRACE_CACHE` | folder of the metadata cache (default: `$XDG_CACHE_HOME/headrace`, or `~/.cache/headrace`) |
+| `HEADRACE_CACHE` | folder of the metadata cache and of the demo's store (default: `$XDG_CACHE_HOME/headrace` or `~/.cache/headrace`) |
 | `HEADRACE_DEBUG` | `1` shows the traceback behind an error message |
 | `NO_COLOR` | any value: no colours |
 
