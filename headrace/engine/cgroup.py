@@ -46,7 +46,8 @@ def _folders(controller: str, root: Path, own: Path) -> list[tuple[int, Path]]:
             version, base = 1, root / controller
         else:
             continue
-        folder = base / path.lstrip("/")
+        # A group outside of this process's namespace is written with "..": only the root is to be seen.
+        folder = base if ".." in Path(path).parts else base / path.lstrip("/")
         # In a container the path may be the host's, and the limit lies at the mount's root.
         found += [(version, place) for place in (folder, *folder.parents) if place.is_relative_to(base)]
     return found
