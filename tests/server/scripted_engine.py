@@ -5,6 +5,7 @@ As a thread it is steered by a test; as a process (`python scripted_engine.py`) 
 
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -69,10 +70,14 @@ def say(text: str, *, ids_per_step: int = 1) -> Script:
     return script
 
 
+ENOUGH = threading.Event()
+
+
 def endless(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
-    """One "a" per step until it is aborted."""
-    while True:
+    """One "a" per step until it is aborted, or ENOUGH is set."""
+    while not ENOUGH.is_set():
         yield TokenOutput(generate.rid, tuple(ids_of("a")))
+    yield TokenOutput(generate.rid, (EOS_ID,), "stop", EOS_ID)
 
 
 def silent(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
@@ -143,8 +148,7 @@ class ScriptedEngine:
     def _run(self, address: str) -> None:
         channel = EngineChannel(address)
         while not self._stopped.is_set():
-            while not self._outbox.empty():
-                channel.send(self._outbox.get())
+            self._empty_outbox(channel)
             message = channel.receive(0.002)
             while message is not None:
                 if not self._take(message):
@@ -152,7 +156,12 @@ class ScriptedEngine:
                     return
                 message = channel.receive(0)
             self._step(channel)
+        self._empty_outbox(channel)
         channel.close()
+
+    def _empty_outbox(self, channel: EngineChannel) -> None:
+        while not self._outbox.empty():
+            channel.send(self._outbox.get())
 
     def _take(self, message: FrontMessage) -> bool:
         match message:
@@ -187,7 +196,8 @@ def _end_with_stdin() -> None:
 
 
 def main() -> None:
-    """A process; the model's name says what it does."""
+    """A process; the model's name says what it does. SIGUSR1 ends endless answers."""
+    signal.signal(signal.SIGUSR1, lambda *_: ENOUGH.set())
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
     model = start.options.model
     if model != "deaf":
@@ -199,12 +209,13 @@ def main() -> None:
     if model == "fails":
         engine.send(LoadFailed("NoSuchBucket", "The bucket 'nowhere' does not exist.", "Check the name."))
         engine.stop()
-        return
+        os._exit(1)
     if model != "loading":
         engine.load()
-    engine.join()
     if model == "deaf":
         threading.Event().wait()
+    engine.join()
+    os._exit(0)
 
 
 if __name__ == "__main__":

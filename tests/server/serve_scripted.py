@@ -1,0 +1,16 @@
+"""`headrace serve` with the scripted engine: the real command but for the engine's module."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from headrace.cli.main import guarded
+from headrace.server.launch import run
+from headrace.server.options import ServeOptions
+
+ENGINE = (sys.executable, str(Path(__file__).parent / "scripted_engine.py"))
+
+if __name__ == "__main__":
+    options = msgspec.json.decode(sys.argv[1], type=ServeOptions)
+    sys.exit(guarded(lambda: run(options, engine_command=ENGINE)))
