@@ -4,6 +4,7 @@ Random weights at transformers' usual spread give nearly equal logits, and then 
 token. These are spread wider, so that the best token stands out (`median_gap` measures by how much).
 """
 
+import copy
 import json
 import string
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ def make_tiny(family: str, *, seed: int = 0, **overrides: Any) -> PreTrainedMode
     config_class, model_class = _FAMILIES[family]
     config = config_class(**{**_SMALL, **overrides})
     config.architectures = [model_class.__name__]
-    model = model_class(config).float().eval()
+    model: PreTrainedModel = model_class(config).float().eval()
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -69,6 +70,13 @@ def make_tiny(family: str, *, seed: int = 0, **overrides: Any) -> PreTrainedMode
             values = noise * 1.5 / parameter.shape[1] ** 0.5
         parameter.data.copy_(values)
     return model
+
+
+def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """A copy of the model with its weights rounded to `dtype`."""
+    converted: PreTrainedModel = copy.deepcopy(model)
+    torch.nn.Module.to(converted, dtype=dtype)
+    return converted
 
 
 def median_gap(model: PreTrainedModel, tokens: int = 128, seed: int = 1) -> float:

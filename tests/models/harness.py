@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -48,12 +49,12 @@ def step(
     decodes: Sequence[tuple[Request, int]] = (),
     *,
     padding_slot: int = 0,
-    every_row: bool = True,
+    rows: Literal["all", "last", "none"] = "all",
     before_group: Callable[[int], None] | None = None,
 ) -> torch.Tensor:
     """One step over prompt chunks and one new token each of `decodes`.
 
-    Appends each request's logits to it and returns all; with every_row false, only each request's last row's.
+    Wants the logits of all rows, of each request's last, or of none; gives them to their requests and returns them.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -65,9 +66,10 @@ def step(
         start, end = request.length, request.length + len(tokens)
         if len(spans) < len(prefills):
             spans.append(PrefillSpan(len(ids), len(tokens), request.slots[:end]))
-        rows = range(len(ids), len(ids) + len(tokens))
-        wanted += rows if every_row else rows[-1:]
-        owners += [request] * (len(tokens) if every_row else 1)
+        own = range(len(ids), len(ids) + len(tokens))
+        chosen = {"all": own, "last": own[-1:], "none": own[:0]}[rows]
+        wanted += chosen
+        owners += [request] * len(chosen)
         ids += tokens
         positions += range(start, end)
         writes.append(request.slots[start:end])
@@ -117,7 +119,8 @@ def theirs_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> 
     """transformers' greedy tokens, without stopping at end-of-sequence ids."""
     with torch.inference_mode():
         ids = torch.tensor([list(prompt)])
-        out = model.generate(
+        generate: Callable[..., torch.Tensor] = model.generate  # type: ignore[assignment]
+        out = generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,

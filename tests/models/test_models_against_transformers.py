@@ -1,6 +1,5 @@
 """Our decoders give what transformers gives for the same weights, for each option of the families."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.models.harness import Request, empty_cache, greedy, ours, step, theirs_greedy, theirs_logits
-from tests.tiny_models import make_tiny, median_gap, random_ids
+from tests.tiny_models import in_dtype, make_tiny, median_gap, random_ids
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -82,7 +81,7 @@ def test_bfloat16_strays_no_further_from_float32_than_transformers(
 ) -> None:
     exact = distinct(family, fields)
     # The reference computes in float32 with the weights that bfloat16 can hold.
-    rounded = copy.deepcopy(exact).to(torch.bfloat16)
+    rounded = in_dtype(exact, torch.bfloat16)
     exact.load_state_dict({name: tensor.float() for name, tensor in rounded.state_dict().items()})
     ids = random_ids(exact, PROMPT + ANSWER, seed=4)
     reference = theirs_logits(exact, ids)
@@ -102,7 +101,7 @@ def test_bfloat16_strays_no_further_from_float32_than_transformers(
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_float16_runs_close_to_float32(family: str) -> None:
     exact = distinct(family, {})
-    half = copy.deepcopy(exact).to(torch.float16)
+    half = in_dtype(exact, torch.float16)
     ids = random_ids(exact, PROMPT, seed=5)
     decoder = ours(half)
     logits = step(decoder, empty_cache(decoder, PROMPT), prefills=[(Request(torch.arange(PROMPT)), ids)])
