@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.ipc.channel import decode_engine_message, encode
-from headrace.ipc.messages import EngineMessage, FrontMessage
-
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+    from headrace.ipc.messages import EngineMessage, FrontMessage
 
 # sockaddr_un holds 107 bytes and a zero on Linux, 103 on macOS.
 _LONGEST_SOCKET_PATH = 103
@@ -48,8 +47,12 @@ class FrontChannel:
     """The front's end. Bound when it is made; owned by the thread that runs the loop."""
 
     def __init__(self, address: str) -> None:
-        import zmq  # late: the engine is started before this library is needed
+        # Late, as the engine is started before these are needed: `private_address` must be quick to import.
+        import zmq
 
+        from headrace.ipc.channel import decode_engine_message, encode
+
+        self._encode, self._decode = encode, decode_engine_message
         self._again = zmq.Again
         self._no_wait = zmq.NOBLOCK
         self._context = zmq.Context()
@@ -60,9 +63,9 @@ class FrontChannel:
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.bind(address)
         self._loop: AbstractEventLoop | None = None
-        self._receive: Callable[[EngineMessage], None] | None = None
+        self._receive: Callable[["EngineMessage"], None] | None = None
 
-    def start(self, loop: "AbstractEventLoop", receive: Callable[[EngineMessage], None]) -> None:
+    def start(self, loop: "AbstractEventLoop", receive: "Callable[[EngineMessage], None]") -> None:
         """Call `receive` on the loop with every message, in order. Call once."""
         assert self._loop is None
         self._loop, self._receive = loop, receive
@@ -70,12 +73,12 @@ class FrontChannel:
         # ZeroMQ's descriptor signals changes only: what came before this line would never be told.
         loop.call_soon(self._read)
 
-    def send(self, message: FrontMessage) -> bool:
+    def send(self, message: "FrontMessage") -> bool:
         """Queue a message; never blocks. False if no engine is at the other end (not yet, or no more)."""
         if self._socket.closed:
             return False
         try:
-            self._socket.send(encode(message), self._no_wait)
+            self._socket.send(self._encode(message), self._no_wait)
         except self._again:
             return False
         # Sending consumes the descriptor's signal, which may have stood for a message to read.
@@ -102,5 +105,5 @@ class FrontChannel:
                 data = self._socket.recv(self._no_wait)
             except self._again:
                 return
-            self._receive(decode_engine_message(data))
+            self._receive(self._decode(data))
         self._loop.call_soon(self._read)  # let the loop's other work have a turn

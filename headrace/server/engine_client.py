@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Protocol
 
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import (
@@ -38,16 +37,6 @@ class EngineFailed(HeadraceError):
     """The engine cannot serve (any more). The text is for the operator."""
 
 
-class StartupListener(Protocol):
-    """Who wants to hear how the start-up goes."""
-
-    def progress(self, meter: ProgressMeter, now_s: float) -> None:
-        """The load went on."""
-
-    def serving(self, ready: Ready, ignored: Sequence[str]) -> None:
-        """Requests are answered from now on. `ignored`: the model's sampling defaults that are not applied."""
-
-
 class EngineClient:
     """What the front knows about its engine. Lives on the event loop.
 
@@ -67,13 +56,11 @@ class EngineClient:
         send: Callable[[FrontMessage], bool],
         build_model: Callable[[ModelInfo], ServedModel],
         text_pool: Executor,
-        listener: StartupListener,
         *,
         load_timeout_s: float = LOAD_TIMEOUT_S,
     ) -> None:
         self._send = send
         self._build_model = build_model
-        self._listener = listener
         self._load_timeout_s = load_timeout_s
         self._streams: dict[str, TokenStream] = {}
         self._admitted = 0
@@ -99,13 +86,17 @@ class EngineClient:
 
     async def loaded_model(self) -> ServedModel:
         """The model's text side, which is there long before the weights. Raises ApiError 503, 500."""
-        await self._until(lambda: self.model is not None)
+        await self._until(lambda: self.model is not None, self._load_timeout_s)
         assert self.model is not None
         return self.model
 
-    async def until_serving(self) -> Ready:
-        """Wait for the end of the load. Raises ApiError: 503 after `load_timeout_s`, 500 if it fails."""
-        await self._until(lambda: self.model is not None and self.ready is not None)
+    async def until_serving(self, *, patient: bool = False) -> Ready:
+        """Wait for the end of the load. Raises ApiError: 500 if it fails, 503 after `load_timeout_s`.
+
+        A `patient` caller waits without limit.
+        """
+        timeout_s = None if patient else self._load_timeout_s
+        await self._until(lambda: self.model is not None and self.ready is not None, timeout_s)
         assert self.ready is not None
         return self.ready
 
@@ -182,14 +173,12 @@ class EngineClient:
                 if stream := self._streams.get(rid):
                     stream.fail(rid, ApiError(status, text, code=code))
             case LoadProgress():
-                now_s = time.monotonic()
-                self.progress.add(message, now_s)
-                self._listener.progress(self.progress, now_s)
+                self.progress.add(message, time.monotonic())
             case ModelInfo():
                 self._building = asyncio.get_running_loop().create_task(self._build(message))
             case Ready():
                 self.ready = message
-                self._tell_if_serving()
+                self._tell()
             case LoadFailed(_, text, remedy):
                 self.fail(EngineFailed(text, remedy=remedy))
             case LogLine(level, text):
@@ -210,29 +199,23 @@ class EngineClient:
                 )
             )
         else:
-            self._tell_if_serving()
+            self._tell()
 
     # ---- helpers
-
-    def _tell_if_serving(self) -> None:
-        if self.model is not None and self.ready is not None and self.failure is None:
-            self._listener.serving(self.ready, self.model.defaults.ignored)
-        self._tell()
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _until(self, done: Callable[[], bool]) -> None:
-        deadline = asyncio.get_running_loop().time() + self._load_timeout_s
+    async def _until(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(timeout_s):
                 while not done():
                     self._refuse_if_closed()
                     await self._changed.wait()
         except TimeoutError:
             raise unavailable(
-                f"The model is still loading after {self._load_timeout_s:.0f} s of waiting "
+                f"The model is still loading after {timeout_s:.0f} s of waiting "
                 f"({self.progress.line()}). Ask again later.",
                 "model_loading",
                 retry_after_s=RETRY_AFTER_S,

@@ -21,7 +21,7 @@ from headrace.server.logs import configure_logging
 from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
-from headrace.server.startup_log import StartupLog
+from headrace.server.startup_log import log_startup
 
 # How long an engine may take to end by itself, and answers to leave, before they are cut off.
 _ENGINE_END_S = 5.0
@@ -83,7 +83,7 @@ async def _serve(
         build_served_model, chat_template=chat_template, sampling_defaults=options.sampling_defaults
     )
     with ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text") as text_pool:
-        client = EngineClient(channel.send, build, text_pool, StartupLog(engine_started_s))
+        client = EngineClient(channel.send, build, text_pool)
         channel.start(loop, client.receive)
         server = make_server(client, options, engine_started_s)
         serving = loop.create_task(server.serve(sockets=[listener]))
@@ -96,6 +96,7 @@ async def _serve(
             "Listening on http://%s:%d; the model is loading.", f"[{host}]" if ":" in host else host, port
         )
         failed = loop.create_task(client.failed())
+        log = loop.create_task(log_startup(client, engine_started_s))
         try:
             await _wait(serving, failed, ended, stop, first=True)
             if serving.done():
@@ -112,6 +113,7 @@ async def _serve(
             await _wait(serving, ended, timeout_s=_ENGINE_END_S)
         finally:
             failed.cancel()
+            log.cancel()
         if failure is not None:
             raise failure
         _log.info("Bye.")

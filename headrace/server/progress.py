@@ -22,7 +22,7 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressMeter:
-    """Turns LoadProgress messages into a rate over the last seconds."""
+    """Turns LoadProgress messages into a rate over the last seconds in which bytes moved."""
 
     def __init__(self) -> None:
         self.latest = LoadProgress(phase="starting the engine")
@@ -33,12 +33,16 @@ class ProgressMeter:
         self.latest = progress
         if self._samples and progress.bytes_done < self._samples[-1][1]:
             self._samples.clear()  # a load that began anew
+        if self._samples and progress.bytes_done == self._samples[-1][1]:
+            if len(self._samples) > 1:
+                return  # what follows the transfer does not slow it
+            self._samples.clear()  # nor what comes before
         self._samples.append((now_s, progress.bytes_done))
         while len(self._samples) > 2 and self._samples[1][0] < now_s - _WINDOW_S:
             self._samples.popleft()
 
     def gb_per_s(self) -> float:
-        """10⁹ bytes per second over the last seconds of messages; 0 while unknown."""
+        """10⁹ bytes per second; 0 while unknown."""
         if len(self._samples) < 2:
             return 0.0
         (start_s, start), (end_s, end) = self._samples[0], self._samples[-1]
@@ -63,8 +67,9 @@ class ProgressMeter:
         if latest.bytes_total == 0:
             return f"Loading: {latest.phase}"
         share = 100 * latest.bytes_done / latest.bytes_total
+        rate = f", {self.gb_per_s():.2f} GB/s" if self.gb_per_s() else ""
         retries = f", {latest.retries} retries" if latest.retries else ""
         return (
             f"Loading: {latest.phase}, {latest.bytes_done / 1e9:.2f} of {latest.bytes_total / 1e9:.2f} GB "
-            f"({share:.0f} %), {self.gb_per_s():.2f} GB/s{retries}"
+            f"({share:.0f} %){rate}{retries}"
         )

@@ -1,10 +1,11 @@
 """What the log says of a start-up: progress lines, the table of phases, and that requests are welcome."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
 from headrace.ipc.messages import PhaseTime, Ready
-from headrace.server.progress import ProgressMeter
+from headrace.server.engine_client import EngineClient
 
 READY_LINE = "The server is fired up and ready to roll!"
 PROGRESS_EVERY_S = 2.0
@@ -31,30 +32,31 @@ def table_lines(phases: Sequence[PhaseTime]) -> list[str]:
     return lines
 
 
-class StartupLog:
-    """Hears how the start-up goes and writes it to the log, progress at most every two seconds."""
+async def log_startup(client: EngineClient, engine_started_s: float) -> None:
+    """Log a line of progress every two seconds, also when nothing moves, and what there is to say at the end.
 
-    def __init__(self, engine_started_s: float) -> None:
-        """`engine_started_s`: seconds from the front's exec to the engine's."""
-        self._engine_started_s = engine_started_s
-        self._next_line_s = 0.0
+    `engine_started_s`: seconds from the front's exec to the engine's. Ends in silence if the load fails: the
+    error is told elsewhere.
+    """
+    waiting = asyncio.ensure_future(client.until_serving(patient=True))
+    try:
+        while not (await asyncio.wait({waiting}, timeout=PROGRESS_EVERY_S))[0]:
+            _log.info("%s", client.progress.line())
+    finally:
+        waiting.cancel()
+    if waiting.exception() is None:
+        _log_ready(waiting.result(), client.model.defaults.ignored if client.model else (), engine_started_s)
 
-    def progress(self, meter: ProgressMeter, now_s: float) -> None:
-        """The load went on."""
-        if now_s >= self._next_line_s:
-            self._next_line_s = now_s + PROGRESS_EVERY_S
-            _log.info("%s", meter.line())
 
-    def serving(self, ready: Ready, ignored: Sequence[str]) -> None:
-        """Requests are answered. `ignored`: what the model's generation_config.json asks for in vain."""
-        for line in ready.summary:
-            _log.info("%s", line)
-        if ignored:
-            _log.warning(
-                "generation_config.json asks for %s, which is not applied yet: answers may differ from those "
-                "of servers that do.",
-                ", ".join(ignored),
-            )
-        for line in table_lines(since_exec(ready.phases, self._engine_started_s)):
-            _log.info("%s", line)
-        _log.info(READY_LINE)
+def _log_ready(ready: Ready, ignored: Sequence[str], engine_started_s: float) -> None:
+    for line in ready.summary:
+        _log.info("%s", line)
+    if ignored:
+        _log.warning(
+            "generation_config.json asks for %s, which is not applied yet: answers may differ from those "
+            "of servers that do.",
+            ", ".join(ignored),
+        )
+    for line in table_lines(since_exec(ready.phases, engine_started_s)):
+        _log.info("%s", line)
+    _log.info(READY_LINE)

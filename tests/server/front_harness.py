@@ -18,7 +18,7 @@ from headrace.server.front import make_server
 from headrace.server.launch import bind
 from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
-from headrace.server.startup_log import StartupLog
+from headrace.server.startup_log import log_startup
 
 OPTIONS = ServeOptions(engine=EngineOptions(model="s3://bucket/tiny"), served_model_name="tiny")
 
@@ -72,16 +72,18 @@ def running_front(
                 build_served_model, chat_template=None, sampling_defaults=options.sampling_defaults
             )
             with ThreadPoolExecutor(2) as pool:
-                client = EngineClient(
-                    channel.send, build, pool, StartupLog(0.1), load_timeout_s=load_timeout_s
-                )
+                client = EngineClient(channel.send, build, pool, load_timeout_s=load_timeout_s)
                 channel.start(asyncio.get_running_loop(), client.receive)
                 server = make_server(client, options)
                 end = asyncio.Event()
                 parts.append((client, asyncio.get_running_loop(), end))
                 serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+                log = asyncio.ensure_future(log_startup(client, 0.1))
                 started.set()
                 await end.wait()
+                if client.serving:
+                    await log
+                log.cancel()
                 server.should_exit = True
                 await serving
             channel.close()
