@@ -62,7 +62,6 @@ def _use_llama_pipeline(backend: tokenizers.Tokenizer, config: TokenizerConfig) 
     model = backend.model
     if not isinstance(model, models.BPE):
         return
-    model.fuse_unk = True
     model.byte_fallback = True
     model.unk_token = None
     prefix_space = config.add_prefix_space is not False

@@ -23,6 +23,10 @@ CORPUS = [
     "  two  spaces   three, tabs\tand\n\nnew lines 1234567890",
 ] * 4
 
+# Not special; all characters of the first are in the byte alphabet and not all of the second are, which makes a
+# difference to a byte-level decoder.
+ADDED = ["<tool>", "｜é▁｜"]
+
 CHAT_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -38,8 +42,7 @@ def byte_level() -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    # Not special; their characters are in the byte alphabet or not, which a byte-level decoder tells apart.
-    tokenizer.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("｜é▁｜", normalized=False)])
+    tokenizer.add_tokens([AddedToken(content, normalized=False) for content in ADDED])
     return tokenizer
 
 
@@ -78,6 +81,15 @@ def byte_fallback() -> Tokenizer:
         single=["<s>", "$A"], pair=None, special_tokens=[("<s>", 1)]
     )
     return tokenizer
+
+
+def byte_fallback_with_gaps() -> Tokenizer:
+    """A file that says nothing of byte fallback, and whose vocabulary lacks some of the byte tokens."""
+    content = json.loads(byte_fallback().to_str())
+    content["model"]["byte_fallback"] = False
+    for byte in "日".encode():
+        del content["model"]["vocab"][f"<0x{byte:02X}>"]
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def byte_fallback_without_prefix() -> Tokenizer:

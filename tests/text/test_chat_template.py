@@ -202,6 +202,8 @@ def test_a_field_of_nothing_is_a_template_error() -> None:
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "{{ messages.append(1) }}",
         "{{ namespace(__init__=1) }}",
+        "{% set ns = namespace() %}{% set ns.__init__ = 1 %}",
+        "{{ dict.update(messages[0], role='x') }}",
         "{{ dict.__class__ }}{{ dict.mro() }}",
         "{% for i in range(999999999) %}{% endfor %}",
     ],

@@ -4,9 +4,9 @@ import functools
 import itertools
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from small_tokenizers import CHAT_SPECIALS, CORPUS, KINDS, files_of
+from small_tokenizers import ADDED, CHAT_SPECIALS, CORPUS, KINDS, files_of
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
@@ -32,7 +32,9 @@ any_ids = st.lists(st.integers(0, 450), max_size=40)
 any_cuts = st.lists(st.integers(0, 40), max_size=40)
 any_text = st.one_of(
     st.text(max_size=30),
-    st.lists(st.sampled_from([*CORPUS, *CHAT_SPECIALS, " ", "😀"]), max_size=4).map("".join),
+    st.lists(st.sampled_from([*dict.fromkeys(CORPUS), *CHAT_SPECIALS, *ADDED, " ", "😀"]), max_size=4).map(
+        "".join
+    ),
 )
 
 
@@ -43,6 +45,7 @@ def byte_runs_are_text(tok: Tokenizer, ids: list[int]) -> bool:
 
 @settings(deadline=None)
 @given(kind=kinds, text=any_text, cuts=any_cuts, skip=st.booleans())
+@example(kind="byte_level", text="".join(ADDED), cuts=[1], skip=True)
 def test_any_split_of_a_text_gives_what_decode_gives(
     kind: str, text: str, cuts: list[int], skip: bool
 ) -> None:
@@ -157,9 +160,13 @@ def test_fallback_bytes_cut_short_by_a_word_are_marked_one_by_one_as_decode_does
     assert made.push(ids) + made.finish() == tok.decode(ids) == f"{BROKEN * 2} and"
 
 
-def test_a_character_that_the_prompt_began_is_the_answers_first() -> None:
-    start, end = each("😀".encode()[:3], BYTE_LEVEL), each("😀".encode()[3:], BYTE_LEVEL)
-    made = Detokenizer(tokenizer("byte_level"), prompt_ids=[*tokenizer("byte_level").encode("x"), *start])
+@pytest.mark.parametrize("before", ["", "x"])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("special", ["", "<|im_end|>"])
+def test_a_character_that_the_prompt_began_is_the_answers_first(before: str, cut: int, special: str) -> None:
+    tok = tokenizer("byte_level")
+    start, end = each("😀".encode()[:cut], BYTE_LEVEL), each("😀".encode()[cut:], BYTE_LEVEL)
+    made = Detokenizer(tok, prompt_ids=[*tok.encode(before), *start, *tok.encode(special)])
     assert made.push(end) == "😀"
 
 

@@ -19,6 +19,7 @@ TEXTS = [
     "The capital of France is Paris",
     "  leading and trailing  ",
     "日本語と한국어 and 😀👍🏽, é e\u0301",
+    "<|b|> <|eot|> <|more|> <later> <|end|> <tool>",
     "<|im_start|>user\nhi <tool> there<|im_end|>\n",
     "<s>[INST] first [/INST] one</s><s>[INST] second [/INST]",
     "a\u0000b\ufffd\u2028 \u00a0 ",
@@ -59,11 +60,16 @@ FOLDERS: dict[str, dict[str, bytes]] = {
                 "422": {"content": "<|eot|>", "special": True},
             },
             "additional_special_tokens": ["<|more|>", "<tool>"],
+            "pad_token": "<|b|>",
         },
+        special_tokens_map={"eos_token": "<|im_start|>"},
+    ),
+    "named_token_is_special": files_of(
+        small_tokenizers.byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<tool>"}
     ),
     "older_files": files_of(
         small_tokenizers.byte_level(),
-        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["<later>"]},
         special_tokens_map={
             "bos_token": {"content": "<|im_start|>", "lstrip": False},
             "eos_token": "<|end|>",
@@ -87,6 +93,9 @@ FOLDERS: dict[str, dict[str, bytes]] = {
     "llama_class_without_prefix_space": files_of(
         small_tokenizers.byte_fallback(),
         {**LLAMA_CONFIG, "tokenizer_class": "LlamaTokenizer", "add_prefix_space": False},
+    ),
+    "llama_class_with_gaps": files_of(
+        small_tokenizers.byte_fallback_with_gaps(), {**LLAMA_CONFIG, "tokenizer_class": "LlamaTokenizer"}
     ),
     "llama_class_on_byte_level": files_of(
         small_tokenizers.byte_level_with_bos(), {**CHAT_CONFIG, "tokenizer_class": "LlamaTokenizer"}
