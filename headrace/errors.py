@@ -9,9 +9,11 @@ class HeadraceError(Exception):
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
+        # Names from files and stores may hold lone surrogates, which no log and no message can carry.
+        message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message = message
-        self.remedy = remedy
+        self.remedy = remedy.encode("utf-8", "backslashreplace").decode()
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()

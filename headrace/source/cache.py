@@ -5,7 +5,6 @@ wrong and never changes: written aside, renamed into place, shared by any number
 each start is what finds it, so a changed bucket is seen.
 """
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from headrace.source.objects import ObjectInfo
 
+_CHECKSUMS_NAME = "SHA256SUMS"
 _logger = logging.getLogger(__name__)
 
 
@@ -46,43 +46,46 @@ class MetadataCache:
         return cls(cache_root() / "metadata" / digest.hexdigest()[:32], tuple(items))
 
     def read(self) -> dict[str, bytes] | None:
-        """All files of the entry, or None where it does not exist, cannot be read or was tampered with.
+        """All files of the entry, or None where it does not exist, cannot be read or is not what was written.
 
         Files without a version (a store that sends no ETag) are never taken from the cache.
         """
-        if not all(item.version for item in self.items):
+        if not self._cacheable:
             return None
-        files: dict[str, bytes] = {}
-        for item in self.items:
-            try:
-                data = (self.folder / item.name).read_bytes()
-            except OSError:
-                return None
-            if len(data) != item.size_bytes:
-                return None
-            files[item.name] = data
-        return files
+        try:
+            files = {item.name: (self.folder / item.name).read_bytes() for item in self.items}
+            checksums = (self.folder / _CHECKSUMS_NAME).read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return files if checksums == _checksums(files) else None
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Make the entry. Another process may have made it meanwhile: then nothing is left to do.
 
         Raises OSError where the cache cannot be written.
         """
+        if not self._cacheable:
+            return
+        assert files.keys() == {item.name for item in self.items}
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder.parent))
         try:
             for name, data in files.items():
                 assert "/" not in name
                 (aside / name).write_bytes(data)
+            (aside / _CHECKSUMS_NAME).write_text(_checksums(files))
             if self.folder.exists() and self.read() is None:
                 shutil.rmtree(self.folder, ignore_errors=True)
-            with contextlib.suppress(FileExistsError, NotADirectoryError):
-                aside.rename(self.folder)
-        except OSError as error:
-            if not self.folder.exists():
-                raise error
+            aside.rename(self.folder)
+        except OSError:
+            if self.read() is None:  # else another process was first
+                raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    @property
+    def _cacheable(self) -> bool:
+        return all(item.version and not item.version.startswith("W/") for item in self.items)
 
     def write_aside(self, files: Mapping[str, bytes]) -> threading.Thread:
         """`write` in a thread, off the way to the first token; a cache that cannot be written is a warning."""
@@ -100,3 +103,8 @@ class MetadataCache:
         thread = threading.Thread(target=work, name="metadata-cache")
         thread.start()
         return thread
+
+
+def _checksums(files: Mapping[str, bytes]) -> str:
+    """One line for each file, so that an entry that was cut off or written to is known."""
+    return "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))

@@ -1,7 +1,9 @@
 """Which of the listed files are the weights, and which are the metadata that is fetched whole."""
 
+import itertools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
@@ -25,7 +27,8 @@ TOKENIZER_NAMES = frozenset(
     }
 )
 _METADATA_NAMES = TOKENIZER_NAMES | {CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME}
-_NUMBERED = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
+_SHOWN = 8  # names in a message
+_NUMBERED = re.compile(r"(.+)-(\d{5,18})-of-(\d{5,18})\.safetensors", re.ASCII)
 
 
 class BadModelFiles(HeadraceError):
@@ -86,21 +89,37 @@ def choose_weights(listing: Listing, where: str, index: bytes | None) -> tuple[O
         return (single,)
     sets = {(match.group(1), match.group(3)) for _, match in numbered}
     if len(sets) == 1:
-        total = int(numbered[0][1].group(3))
-        present = {int(match.group(2)) for _, match in numbered}
-        missing = sorted(set(range(1, total + 1)) - present)
-        if missing:
-            raise BadModelFiles(
-                f"{where} holds {len(present)} of {total} shards; missing: "
-                f"{', '.join(f'{n:05d}' for n in missing[:8])}{' …' if len(missing) > 8 else ''}.",
-                remedy="Upload the missing shards (and the index file).",
-            )
+        _check_complete(numbered, where)
         return tuple(item for item, _ in numbered)
     raise BadModelFiles(
         f"{where} holds several .safetensors files and no {INDEX_NAME}, so it is not clear which are the weights: "
-        f"{', '.join(item.name for item in candidates[:8])}.",
+        f"{', '.join(item.name for item in candidates[:_SHOWN])}.",
         remedy=f"Upload {INDEX_NAME} or keep one model in a folder.",
     )
+
+
+def _check_complete(numbered: Sequence[tuple[ObjectInfo, re.Match[str]]], where: str) -> None:
+    """The files of a set must carry the numbers from 1 to its total, each once."""
+    total = int(numbered[0][1].group(3))
+    numbers = [int(match.group(2)) for _, match in numbered]
+    strangers = [item.name for item, match in numbered if not 1 <= int(match.group(2)) <= total]
+    if strangers or len(set(numbers)) != len(numbers):
+        raise BadModelFiles(
+            f"{where} holds shards whose numbers do not make a set of {total}: "
+            f"{', '.join((strangers or [item.name for item, _ in numbered])[:_SHOWN])}.",
+            remedy="Keep one model in a folder.",
+        )
+    if len(numbers) < total:
+        present = set(numbers)
+        # The total is only a name's claim: it may be far too large to count up to.
+        gaps = (number for number in range(1, total + 1) if number not in present)
+        missing = list(itertools.islice(gaps, _SHOWN))
+        more = " …" if total - len(numbers) > len(missing) else ""
+        raise BadModelFiles(
+            f"{where} holds {len(numbers)} of {total} shards; missing: "
+            f"{', '.join(f'{number:05d}' for number in missing)}{more}.",
+            remedy="Upload the missing shards (and the index file).",
+        )
 
 
 def read_index(index: bytes, where: str) -> dict[str, str]:
@@ -108,7 +127,7 @@ def read_index(index: bytes, where: str) -> dict[str, str]:
     try:
         weight_map = json.loads(index)["weight_map"]
         valid = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         weight_map, valid = {}, False
     if not valid or not weight_map:
         raise BadModelFiles(
@@ -127,7 +146,7 @@ def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[Object
     if missing:
         raise BadModelFiles(
             f"{where}/{INDEX_NAME} names {len(missing)} of {len(names)} shards that are not there: "
-            f"{', '.join(missing[:8])}{' …' if len(missing) > 8 else ''}.",
+            f"{', '.join(missing[:_SHOWN])}{' …' if len(missing) > _SHOWN else ''}.",
             remedy="Upload the missing shards, or the index that belongs to the ones that are there.",
         )
     return tuple(found[name] for name in names)

@@ -11,13 +11,16 @@ class ObjectInfo:
         key: the full key in the bucket, or the absolute path of a file.
         name: the key relative to the model's prefix.
         size_bytes: its size.
-        version: what changes when the content does: the ETag without quotes, or a file's identity and times.
+        version: what changes when the content does: the ETag without quotes, or a file's identity and times;
+            "" where the store gives none.
+        modified_s: when it was last written, in seconds since 1970; None where the store does not say.
     """
 
     key: str
     name: str
     size_bytes: int
     version: str
+    modified_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from headrace.errors import HeadraceError
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_YET = {
     "gs": "Google Cloud Storage",
     "az": "Azure Blob Storage",
@@ -77,12 +79,17 @@ def parse_source(text: str) -> ModelSource:
                 "An s3:// URI may not hold credentials.",
                 remedy="Put them in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
             )
+        if not _BUCKET.fullmatch(bucket):
+            raise BadSource(
+                f"{text} names a bucket with characters that no bucket's name has.",
+                remedy="Write s3://bucket/prefix; a bucket's name has letters, digits, dots, dashes and underscores.",
+            )
         return ModelSource("s3", bucket, prefix.strip("/"), text)
     if scheme == "file":
         host, _, path = rest.partition("/")
         if host not in ("", "localhost"):
             raise BadSource(f"{text} names another host.", remedy="Write file:///path.")
-        return _parse_folder("/" + path, text)
+        return _parse_folder("/" + unquote(path), text)
     if scheme in _NOT_YET:
         raise BadSource(
             f"{scheme}:// ({_NOT_YET[scheme]}) is not supported yet.",
@@ -94,10 +101,17 @@ def parse_source(text: str) -> ModelSource:
 
 
 def _parse_folder(path_text: str, text: str) -> ModelSource:
-    path = Path(path_text).expanduser()
-    if path.is_dir():
-        return ModelSource("file", "", str(path.resolve()), text)
-    if path.exists():
+    try:
+        path = Path(path_text).expanduser()
+        if path.is_dir():
+            return ModelSource("file", "", str(path.resolve()), text)
+        is_file = path.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of a user who does not exist
+        why = getattr(error, "strerror", None) or error
+        raise BadSource(
+            f"The folder {text:.300} cannot be looked at: {why}.", remedy="Give an existing folder."
+        ) from None
+    if is_file:
         raise BadSource(
             f"{text} is a file.", remedy="Give the folder that holds config.json and the weights."
         )

@@ -1,5 +1,6 @@
 """What the streamer asks of a store. Each kind of store is one file beside this one."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,29 +15,28 @@ class Target:
 
     Attributes:
         views: writable byte views that the range fills one after another.
-        received: bytes that are in place; a failed read is resumed from here.
+        received: bytes that are in place, which only grows; a failed read is resumed from here.
+        size: bytes of the whole range.
     """
 
     views: Sequence[memoryview]
     received: int = 0
-    _lengths: list[int] = field(init=False)
+    size: int = field(init=False)
+    _ends: list[int] = field(init=False)
+    _current: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._lengths = [len(view) for view in self.views]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole range."""
-        return sum(self._lengths)
+        self._ends = list(itertools.accumulate(len(view) for view in self.views))
+        self.size = self._ends[-1] if self._ends else 0
 
     def next_view(self) -> memoryview:
         """The rest of the view that the next byte goes to; empty when the range is complete."""
-        offset = self.received
-        for view, length in zip(self.views, self._lengths, strict=True):
-            if offset < length:
-                return view[offset:]
-            offset -= length
-        return memoryview(b"")
+        while self._current < len(self.views) and self._ends[self._current] <= self.received:
+            self._current += 1
+        if self._current == len(self.views):
+            return memoryview(b"")
+        view = self.views[self._current]
+        return view[len(view) - (self._ends[self._current] - self.received) :]
 
 
 class Reader(Protocol):

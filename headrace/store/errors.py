@@ -58,6 +58,10 @@ class BadEndpoint(StoreError):
     """The endpoint's address does not parse, resolve, answer, or is not a store."""
 
 
+class Unreachable(BadEndpoint):
+    """No connection to the endpoint: final when it is first asked, worth trying again in the middle of a load."""
+
+
 class TlsError(StoreError):
     """The TLS handshake failed."""
 

@@ -7,40 +7,17 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import h11
 
-from headrace.store.errors import BadEndpoint, TlsError, TransientError
+from headrace.store.connect import Endpoint, open_socket, start_tls
+from headrace.store.errors import TransientError
 
-CONNECT_TIMEOUT_S = 1.8
 STALL_TIMEOUT_S = 30.0
-_HEAD_BYTES = 16 << 10
+MAX_HEAD_BYTES = 64 << 10
+_RECEIVE_BYTES = 16 << 10
 _MAX_ERROR_BODY = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to connect: scheme, host and port of one origin, and how to trust it."""
-
-    scheme: str
-    host: str
-    port: int
-    ca_bundle: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The origin as a URL, for messages."""
-        return f"{self.scheme}://{self.host}:{self.port}"
-
-
-def endpoint_of(url: str, ca_bundle: str | None) -> Endpoint:
-    """The endpoint of a URL whose scheme and host were checked before."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    return Endpoint(
-        parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), ca_bundle
-    )
+_BODILESS = (204, 304)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,71 +28,73 @@ class Head:
     headers: dict[str, str]
 
 
+class ConnectionLost(TransientError):
+    """The other end closed or reset the connection."""
+
+
 class HttpConnection:
-    """A keep-alive connection. Belongs to one thread; only `abort` may come from another.
+    """A keep-alive connection for GET. Belongs to one thread; only `abort` may come from another.
 
     `request` then `read_into` (until 0) or `read_body`, again and again. After any error the
     connection is closed; the next request connects anew.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, stall_timeout_s: float = STALL_TIMEOUT_S) -> None:
+        """Args: stall_timeout_s: how long the other end may send nothing, or take nothing."""
         self._endpoint = endpoint
+        self._stall_timeout_s = stall_timeout_s
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._aborted = False
         self._parser: h11.Connection | None = None
         self._early = b""  # body bytes that came with the head
-        self._left: int | None = None  # body bytes to come, None when the parser must unwrap them
+        self._left: int | None = 0  # body bytes to come, None when the parser must unwrap them
         self._reuse = False
 
-    def request(self, method: str, target: str, headers: Sequence[tuple[str, str]]) -> Head:
-        """Send a request without a body and read the response's head.
+    def request(self, target: str, headers: Sequence[tuple[str, str]]) -> Head:
+        """Send a GET and read the response's head.
 
         Raises:
-            BadEndpoint: the host does not resolve or refuses the connection.
+            Unreachable: the host does not resolve or refuses the connection.
             TlsError: the handshake failed.
             TransientError: reset, time-out or a broken response.
         """
-        fresh = self._socket is None
+        if self._left != 0:
+            self.close()  # the last body was not read to its end
+        kept = self._socket is not None
         try:
-            return self._exchange(method, target, headers)
-        except TransientError:
-            self.close()
-            if fresh or self._aborted:
+            return self._exchange(target, headers)
+        except ConnectionLost:
+            if not kept or self._aborted:
                 raise
         # A kept connection that the server closed meanwhile: once more on a new one.
-        return self._exchange(method, target, headers)
+        return self._exchange(target, headers)
 
-    def _exchange(self, method: str, target: str, headers: Sequence[tuple[str, str]]) -> Head:
-        if self._socket is None:
-            self._connect()
-        assert self._socket is not None
-        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES * 4)
-        data = parser.send(h11.Request(method=method, target=target, headers=list(headers)))
+    def _exchange(self, target: str, headers: Sequence[tuple[str, str]]) -> Head:
+        connection = self._socket or self._connect()
+        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        data = parser.send(h11.Request(method="GET", target=target, headers=list(headers)))
         assert data is not None
         data += parser.send(h11.EndOfMessage()) or b""
+        self._left = None  # until the body's end is seen the connection cannot be used again
         with self._translated():
-            self._socket.sendall(data)
-            while True:
-                event = parser.next_event()
-                if event is h11.NEED_DATA:
-                    parser.receive_data(self._socket.recv(_HEAD_BYTES))
-                elif isinstance(event, h11.Response):
-                    break
-                elif isinstance(event, h11.ConnectionClosed):
-                    raise ConnectionResetError("connection closed before the response's head")
+            connection.sendall(data)
+            response = _read_head(parser, connection)
         head = Head(
-            event.status_code,
-            {name.decode().lower(): value.decode("latin-1") for name, value in event.headers},
+            response.status_code,
+            {name.decode().lower(): value.decode("latin-1") for name, value in response.headers},
         )
         self._parser = parser
         self._reuse = (
-            event.http_version == b"1.1" and "close" not in head.headers.get("connection", "").lower()
+            response.http_version == b"1.1" and "close" not in head.headers.get("connection", "").lower()
         )
+        self._early = b""
         length = head.headers.get("content-length")
-        plain = "transfer-encoding" not in head.headers and length is not None
-        self._left = int(length) if plain and length is not None and method != "HEAD" else None
-        self._early = parser.trailing_data[0] if self._left is not None else b""
+        if head.status in _BODILESS:
+            length = "0"
+        if length is not None and "transfer-encoding" not in head.headers:
+            self._left = int(length)  # h11 has checked that it is digits
+            self._early = parser.trailing_data[0]
         return head
 
     def read_into(self, view: memoryview) -> int:
@@ -132,9 +111,7 @@ class HttpConnection:
                 self._finish()
             return 0
         if self._early:
-            count = min(wanted, len(self._early))
-            view[:count] = self._early[:count]
-            self._early = self._early[count:]
+            count = self._take_early(view[:wanted])
         else:
             assert self._socket is not None
             with self._translated():
@@ -159,11 +136,15 @@ class HttpConnection:
                 elif isinstance(event, h11.Data):
                     self._early = bytes(event.data)
                 elif isinstance(event, h11.EndOfMessage):
+                    self._early = self._parser.trailing_data[0]
                     self._left = 0
                     self._finish()
                     return 0
                 else:
                     raise ConnectionResetError("connection closed in the body")
+        return self._take_early(view)
+
+    def _take_early(self, view: memoryview) -> int:
         count = min(len(view), len(self._early))
         view[:count] = self._early[:count]
         self._early = self._early[count:]
@@ -181,12 +162,11 @@ class HttpConnection:
         return bytes(body)
 
     def abort(self) -> None:
-        """End a read that is under way in another thread; later requests fail."""
+        """End whatever is under way in another thread; later requests fail."""
         with self._lock:
             self._aborted = True
             if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                _shut_down(self._socket)
 
     def close(self) -> None:
         """Close the connection; a later request opens a new one."""
@@ -197,118 +177,75 @@ class HttpConnection:
         self._left, self._early = 0, b""
 
     def _finish(self) -> None:
-        if not self._reuse:
+        # Bytes beyond the body's end belong to nothing that was asked for.
+        if self._early or not self._reuse:
             self.close()
 
-    def _connect(self) -> None:
-        endpoint = self._endpoint
-        raw = _open_socket(endpoint)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = raw
-        if endpoint.scheme == "https":
-            connection = _start_tls(raw, endpoint)
-        # Time-outs by the kernel: Python's own would poll() before each recv.
-        connection.settimeout(None)
-        whole, part = divmod(STALL_TIMEOUT_S, 1)
-        limit = struct.pack("ll", int(whole), int(part * 1e6))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    def _connect(self) -> socket.socket:
+        try:
+            connection = open_socket(self._endpoint, self._register)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._endpoint.scheme == "https":
+                connection = start_tls(connection, self._endpoint, self._register)
+                # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
+                connection.settimeout(self._stall_timeout_s)
+            else:
+                _set_kernel_timeout(connection, self._stall_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        return connection
+
+    def _register(self, connection: socket.socket) -> None:
+        """Make a socket known to `abort`."""
         with self._lock:
-            if self._aborted:
-                connection.close()
-                raise TransientError(endpoint.url, "The read was cancelled.")
             self._socket = connection
+            aborted = self._aborted
+        if aborted:
+            raise TransientError(self._endpoint.url, "The read was cancelled.")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         """Turn what a socket raises into TransientError, with the connection closed."""
+        kind: type[TransientError] = TransientError
         try:
             yield
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
-            self.close()
-            cause = f"No byte came for {STALL_TIMEOUT_S:.0f} s."
+            cause = f"No byte came for {self._stall_timeout_s:g} s."
         except h11.RemoteProtocolError as error:
-            self.close()
             cause = f"The answer is not valid HTTP: {error}."
         except OSError as error:
-            self.close()
-            cause = f"The connection broke: {error.strerror or error}."
+            kind, cause = ConnectionLost, f"The connection broke: {error.strerror or error}."
         else:
             return
-        raise TransientError(self._endpoint.url, cause)
+        self.close()
+        raise kind(self._endpoint.url, cause)
 
 
-def _open_socket(endpoint: Endpoint) -> socket.socket:
-    """Connect, giving up CONNECT_TIMEOUT_S after the call, name look-up included."""
-    addresses = _resolve(endpoint)
-    error: OSError | None = None
-    for family, kind, protocol, _, address in addresses:
-        connection = socket.socket(family, kind, protocol)
-        connection.settimeout(CONNECT_TIMEOUT_S / len(addresses))
-        try:
-            connection.connect(address)
-            return connection
-        except OSError as caught:
-            connection.close()
-            error = caught
-    cause = "timed out" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", error))
-    raise BadEndpoint(
-        endpoint.url,
-        f"No connection to the endpoint: {cause.lower()}.",
-        remedy="Check that the store runs there, and AWS_ENDPOINT_URL (scheme, host and port).",
-    ) from None
+def _read_head(parser: h11.Connection, connection: socket.socket) -> h11.Response:
+    """The final response's head; interim ones (1xx) are passed over."""
+    while True:
+        event = parser.next_event()
+        if event is h11.NEED_DATA:
+            data = connection.recv(_RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("connection closed before the response's head was complete")
+            parser.receive_data(data)
+        elif isinstance(event, h11.Response):
+            return event
 
 
-def _resolve(endpoint: Endpoint) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-    """getaddrinfo with a time limit, which it does not have by itself."""
-    found: list[list[tuple[int, int, int, str, tuple[str, int]]]] = []
-    failed: list[OSError] = []
-
-    def look_up() -> None:
-        try:
-            found.append(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]
-        except OSError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(CONNECT_TIMEOUT_S)
-    if found:
-        return found[0]
-    why = failed[0].strerror if failed else "the name server does not answer"
-    raise BadEndpoint(
-        endpoint.url,
-        f"The host {endpoint.host} cannot be found: {why}.",
-        remedy="Check the host in AWS_ENDPOINT_URL, or the name server.",
-    )
+def _set_kernel_timeout(connection: socket.socket, seconds: float) -> None:
+    # By the kernel: Python's own would poll() before each recv.
+    connection.settimeout(None)
+    whole, part = divmod(seconds, 1)
+    limit = struct.pack("ll", int(whole), int(part * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _start_tls(raw: socket.socket, endpoint: Endpoint) -> ssl.SSLSocket:
-    try:
-        context = _context(endpoint.ca_bundle)
-        return context.wrap_socket(raw, server_hostname=endpoint.host)
-    except ssl.SSLCertVerificationError as error:
-        raw.close()
-        trusted = endpoint.ca_bundle or "the system's CA certificates"
-        raise TlsError(
-            endpoint.url,
-            f"The certificate of {endpoint.host} is not trusted by {trusted}: {error.verify_message}.",
-            remedy="Set AWS_CA_BUNDLE to a file with the CA that signed it.",
-        ) from None
-    except (ssl.SSLError, OSError) as error:
-        raw.close()
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise TlsError(
-            endpoint.url,
-            f"The TLS handshake failed: {reason}.",
-            remedy="If the store speaks plain HTTP, write http:// in AWS_ENDPOINT_URL.",
-        ) from None
-
-
-_contexts: dict[str | None, ssl.SSLContext] = {}
-
-
-def _context(ca_bundle: str | None) -> ssl.SSLContext:
-    if ca_bundle not in _contexts:
-        _contexts[ca_bundle] = ssl.create_default_context(cafile=ca_bundle)
-    return _contexts[ca_bundle]
+def _shut_down(connection: socket.socket) -> None:
+    # The plain socket's method: SSLSocket's own would also drop the TLS layer, and a thread that goes on
+    # reading would then receive ciphertext.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -29,11 +29,15 @@ class LocalStore:
         folders: list[str] = []
         try:
             for entry in os.scandir(self.source.prefix):
+                # A name that is not UTF-8 may stand in a message, not in a model.
+                name = os.fsencode(entry.name).decode(errors="replace")
                 if entry.is_dir():
-                    folders.append(entry.name)
+                    folders.append(name)
                 elif entry.is_file():
                     facts = entry.stat()
-                    objects.append(ObjectInfo(entry.path, entry.name, facts.st_size, _version(facts)))
+                    objects.append(
+                        ObjectInfo(entry.path, name, facts.st_size, _version(facts), int(facts.st_mtime))
+                    )
         except OSError as error:
             raise _translated(self.source.prefix, error) from None
         return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))

@@ -20,8 +20,8 @@ from botocore.exceptions import (
 )
 from botocore.session import Session
 
-from headrace.store.errors import BadEndpoint, NoCredentials, StoreError, TlsError, TransientError
-from headrace.store.http import CONNECT_TIMEOUT_S
+from headrace.store.connect import CONNECT_TIMEOUT_S
+from headrace.store.errors import NoCredentials, StoreError, TlsError, TransientError, Unreachable
 from headrace.store.s3_errors import error_of_code
 from headrace.store.s3_settings import S3Settings
 
@@ -92,7 +92,7 @@ def store_error(
             endpoint, f"The TLS handshake failed: {error}", remedy="Name the store's CA in AWS_CA_BUNDLE."
         )
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError):
-        return BadEndpoint(
+        return Unreachable(
             endpoint,
             "The endpoint does not answer.",
             remedy="Check AWS_ENDPOINT_URL and that the store is running.",

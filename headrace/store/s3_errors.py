@@ -1,7 +1,8 @@
 """From an S3 store's error answer to the taxonomy, with a cause in words and a remedy."""
 
-import contextlib
-from xml.etree import ElementTree
+import math
+import re
+from dataclasses import dataclass
 
 from headrace.store.errors import (
     AccessDenied,
@@ -17,20 +18,27 @@ from headrace.store.errors import (
     WrongRegion,
 )
 from headrace.store.http import Head
+from headrace.store.s3_listing import parse_xml, text_of
 from headrace.store.s3_settings import S3Settings
+
+_LONGEST_TEXT = 300
 
 
 def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, bucket: str) -> StoreError:
     """The typed error for an answer that is not a success."""
-    code, message, request_id = _parse(body)
-    request_id = request_id or head.headers.get("x-amz-request-id", "")
-    error = error_of_code(uri, head.status, code, message, request_id, settings, bucket)
+    if head.status == 400 and b"HTTPS" in body and settings.endpoint_url.startswith("http:"):
+        return BadEndpoint(
+            settings.endpoint_url,
+            "The endpoint speaks TLS, and was asked in plain HTTP.",
+            remedy="Write https:// in AWS_ENDPOINT_URL.",
+            status=head.status,
+        )
+    said = _parse(body)
+    request_id = said.request_id or _shortened(head.headers.get("x-amz-request-id", ""))
+    error = error_of_code(uri, head.status, said.code, said.message, request_id, settings, bucket)
     if isinstance(error, TransientError):
-        with contextlib.suppress(ValueError):
-            error.retry_after_s = (
-                float(head.headers["retry-after"]) if "retry-after" in head.headers else None
-            )
-    region = head.headers.get("x-amz-bucket-region")
+        error.retry_after_s = _retry_after_s(head.headers.get("retry-after", ""))
+    region = _shortened(head.headers.get("x-amz-bucket-region", "")) or said.region
     if isinstance(error, WrongRegion) and region:
         error.remedy = f"Set AWS_REGION={region}."
     return error
@@ -40,8 +48,8 @@ def error_of_code(
     uri: str, status: int, code: str, message: str, request_id: str, settings: S3Settings, bucket: str
 ) -> StoreError:
     """The typed error for a status and the store's own code; `message` is the store's own sentence."""
-    facts = {"status": status, "code": code, "request_id": request_id}
-    who = masked(settings.frozen_credentials().access_key)
+    credentials = settings.frozen_credentials()
+    who = masked(credentials.access_key)
     secret = f"Check AWS_SECRET_ACCESS_KEY (it belongs to access key {who})."
 
     def made(kind: type[StoreError], cause: str, remedy: str) -> StoreError:
@@ -56,9 +64,10 @@ def error_of_code(
     if code == "SignatureDoesNotMatch":
         return made(BadSignature, "The store refuses the signature: the secret key is wrong.", secret)
     if code == "InvalidAccessKeyId":
-        return made(
-            BadSignature, f"The store does not know the access key {who}.", "Check AWS_ACCESS_KEY_ID."
-        )
+        remedy = "Check AWS_ACCESS_KEY_ID."
+        if credentials.token:
+            remedy = "Check AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN, which must belong together."
+        return made(BadSignature, f"The store does not know the access key {who}.", remedy)
     if code == "RequestTimeTooSkewed":
         return made(
             BadSignature, "This machine's clock and the store's differ too much.", "Set the clock (NTP)."
@@ -95,11 +104,12 @@ def error_of_code(
         return made(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")
     if status == 416:
         return made(Truncated, "The object is shorter than it was listed.", "Upload it again.")
+    said = f": {message}" if message else "."
     if status in (429, 503) or code in ("SlowDown", "RequestLimitExceeded"):
-        return Throttled(uri, "The store asks to slow down.", **facts)  # type: ignore[arg-type]
-    if status >= 500:
-        return TransientError(uri, f"The store failed{': ' + message if message else '.'}", **facts)  # type: ignore[arg-type]
-    return made(Unsupported, f"The store refuses the request{': ' + message if message else '.'}", "")
+        return made(Throttled, "The store asks to slow down.", "")
+    if status == 408 or (status >= 500 and status != 501) or code == "RequestTimeout":
+        return made(TransientError, f"The store failed{said}", "")
+    return made(Unsupported, f"The store refuses the request{said}", "")
 
 
 def masked(access_key: str) -> str:
@@ -107,13 +117,32 @@ def masked(access_key: str) -> str:
     return f"{access_key[:4]}…{access_key[-2:]}" if len(access_key) > 8 else "…"
 
 
-def _parse(body: bytes) -> tuple[str, str, str]:
-    """Code, message and request id of an error body; empty where it is none."""
-    with contextlib.suppress(ElementTree.ParseError):
-        root = ElementTree.fromstring(body)
-        return (
-            root.findtext("{*}Code") or "",
-            root.findtext("{*}Message") or "",
-            root.findtext("{*}RequestId") or "",
-        )
-    return "", "", ""
+@dataclass(frozen=True, slots=True)
+class _ErrorBody:
+    """What an error's XML says; "" where it says nothing."""
+
+    code: str = ""
+    message: str = ""
+    request_id: str = ""
+    region: str = ""
+
+
+def _parse(body: bytes) -> _ErrorBody:
+    root = parse_xml(body)
+    if root is None:
+        return _ErrorBody()
+    return _ErrorBody(*(_shortened(text_of(root, tag)) for tag in ("Code", "Message", "RequestId", "Region")))
+
+
+def _shortened(text: str) -> str:
+    """One line of bounded length: it comes from the store and goes to the log."""
+    return re.sub(r"\s+", " ", text).strip()[:_LONGEST_TEXT]
+
+
+def _retry_after_s(value: str) -> float | None:
+    """Retry-After in seconds; None for a date, which tells the store's clock and not a length of time."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) else None

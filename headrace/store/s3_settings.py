@@ -5,8 +5,9 @@ come from variables or from botocore's whole chain, which renews them.
 """
 
 import os
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
     from botocore.session import Session
 
+_renewing = threading.Lock()
 _ENDPOINT_REMEDY = "Set AWS_ENDPOINT_URL to http://HOST:PORT or https://HOST[:PORT]."
 
 
@@ -37,7 +39,7 @@ class S3Settings:
     region: str
     ca_bundle: str | None
     origins: Mapping[str, str]
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)  # holds the secret key
 
     @cached_property
     def _credentials(self) -> "Credentials":
@@ -52,8 +54,27 @@ class S3Settings:
         return self._credentials
 
     def frozen_credentials(self) -> "ReadOnlyCredentials":
-        """Access key, secret key and token that are valid now, for one request."""
-        return self._credentials.get_frozen_credentials()
+        """Access key, secret key and token that are valid now, for one request.
+
+        Raises NoCredentials, also where they expired and could not be renewed.
+        """
+        credentials = self._credentials
+        if type(credentials).__name__ == "Credentials":  # these never expire: no need for botocore's errors
+            return credentials.get_frozen_credentials()
+        return _renewed(credentials, self.endpoint_url)
+
+    def renew_credentials(self, refused: "ReadOnlyCredentials") -> bool:
+        """Look for credentials anew after the store refused some; whether there are others now.
+
+        Where another thread has already found others, those are kept.
+        """
+        with _renewing:
+            if self.frozen_credentials() != refused:
+                return True
+            # cached_property keeps its value here.
+            self.__dict__["_credentials"] = _find_credentials(self.environ, self.endpoint_url)
+            changed: bool = self.frozen_credentials() != refused
+            return changed
 
 
 def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
@@ -101,6 +122,10 @@ def _aws_endpoint(region: str) -> str:
 
 
 def _check_endpoint(endpoint: str, origin: str) -> str:
+    if "@" in endpoint:
+        raise BadEndpoint(
+            origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
+        )
     try:
         parts = urlsplit(endpoint)
         port = parts.port
@@ -108,17 +133,13 @@ def _check_endpoint(endpoint: str, origin: str) -> str:
         raise BadEndpoint(
             endpoint, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY
         ) from None
-    if parts.username or parts.password:
-        raise BadEndpoint(
-            origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
-        )
     if parts.scheme not in ("http", "https") or "://" not in endpoint:
         raise BadEndpoint(
             endpoint,
             f"The endpoint from {origin} has no scheme (http:// or https://).",
             remedy=_ENDPOINT_REMEDY,
         )
-    if not parts.hostname or parts.path.strip("/") or parts.query or port == 0:
+    if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or port == 0:
         raise BadEndpoint(
             endpoint,
             f"The endpoint from {origin} must be a scheme, a host and perhaps a port, without a path.",
@@ -153,16 +174,21 @@ def _session() -> "Session":
 
 def _profile() -> dict[str, str]:
     """region, endpoint_url and ca_bundle of the named (or default) profile; its s3 service section wins."""
-    from botocore.exceptions import ProfileNotFound
+    from botocore.exceptions import BotoCoreError, ProfileNotFound
 
     session = _session()
     try:
         scoped: dict[str, Any] = session.get_scoped_config()
+        services: dict[str, Any] = session.full_config.get("services", {})
     except ProfileNotFound as error:
         raise NoCredentials(
             "AWS_PROFILE", str(error), remedy="Name a profile of ~/.aws/config or unset AWS_PROFILE."
         ) from None
-    section = session.full_config.get("services", {}).get(scoped.get("services"), {}).get("s3", {})
+    except BotoCoreError as error:
+        raise NoCredentials(
+            "AWS_CONFIG_FILE", f"AWS's files could not be read: {error}", remedy="Correct the file."
+        ) from None
+    section = services.get(str(scoped.get("services")), {}).get("s3", {})
     found = {name: scoped.get(name) for name in ("region", "endpoint_url", "ca_bundle")}
     if isinstance(section, dict) and section.get("endpoint_url"):
         found["endpoint_url"] = section["endpoint_url"]
@@ -178,12 +204,13 @@ def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials
     if access:
         from botocore.credentials import Credentials
 
-        return Credentials(access.strip(), secret.strip(), environ.get("AWS_SESSION_TOKEN") or None)
-    from botocore.exceptions import BotoCoreError
+        token = environ.get("AWS_SESSION_TOKEN", "").strip()
+        return Credentials(access.strip(), secret.strip(), token or None)
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         credentials = _session().get_credentials()
-    except BotoCoreError as error:
+    except (BotoCoreError, ClientError) as error:
         raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}", remedy=remedy) from None
     if credentials is None:
         raise NoCredentials(
@@ -192,3 +219,17 @@ def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials
             remedy=remedy,
         )
     return credentials
+
+
+def _renewed(credentials: "Credentials", endpoint: str) -> "ReadOnlyCredentials":
+    """Valid ones now, from credentials that may have to be asked for again. Raises NoCredentials."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return credentials.get_frozen_credentials()
+    except (BotoCoreError, ClientError, RuntimeError) as error:  # RuntimeError: the new ones are expired too
+        raise NoCredentials(
+            endpoint,
+            f"AWS credentials expired and could not be renewed: {error}",
+            remedy="Sign in again (e.g. `aws sso login`), or check the role that they come from.",
+        ) from None

@@ -1,5 +1,6 @@
 """Memory that weights live in for their whole life: one anonymous mapping, touched as bytes arrive."""
 
+import contextlib
 import mmap
 
 
@@ -12,8 +13,9 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self._memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # Fewer faults where the kernel has huge pages at hand; a hint that may be refused.
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        # Fewer faults where the kernel has huge pages at hand; a hint, which a kernel without them refuses.
+        with contextlib.suppress(OSError):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._memory)
 
     @property

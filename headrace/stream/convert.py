@@ -23,15 +23,16 @@ def check_convertible(tensor: str, source_dtype: str, dtype: str) -> None:
 def convert(source: memoryview, source_dtype: str, destination: memoryview, dtype: str) -> None:
     """Convert all elements of `source` into `destination` (byte views of as many elements).
 
-    Wider to narrower goes by way of float32, as torch does for float16 and bfloat16.
+    float64 goes to the 16-bit formats by way of float32, as in torch: it is rounded twice.
     """
     import numpy as np
 
     elements: Any = np.frombuffer(source, _numpy_dtype(source_dtype))
     result: Any = np.frombuffer(destination, _numpy_dtype(dtype))
     assert elements.size == result.size
-    with np.errstate(over="ignore"):  # beyond float16's range is inf, as in torch
-        result[...] = elements.astype(np.float32) if source_dtype != "F64" else elements
+    # Beyond a format's range is inf, below it 0, and a NaN stays one, as in torch: nothing to warn of.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result[...] = elements.astype(np.float32, copy=False)
 
 
 def _numpy_dtype(dtype: str) -> Any:

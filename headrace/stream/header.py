@@ -5,7 +5,6 @@ optional "__metadata__" of strings), then the data section that data_offsets cou
 """
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,8 @@ from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
 
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
+_MAX_SIZE = (1 << 63) - 1
+_LONGEST_SHOWN = 200
 DTYPE_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
@@ -82,7 +83,7 @@ def parse_header(header: bytes, item: ObjectInfo, where: str) -> Shard:
     for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
         if tensor.start != end:
             kind = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
-            raise BadHeader(where, f"tensor {tensor.name} {kind}.")
+            raise BadHeader(where, f"tensor {_shown(tensor.name)} {kind}.")
         end = tensor.end
     if end != item.size_bytes:
         kind = "is cut off" if item.size_bytes < end else "has bytes after its last tensor"
@@ -101,24 +102,45 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_SIZE
+
+
+def _product(shape: list[int]) -> int | None:
+    """Elements of the shape, None for more than any file holds.
+
+    Stops there: a header of a few megabytes could otherwise ask for a number of millions of digits.
+    """
+    if 0 in shape:
+        return 0
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > _MAX_SIZE:
+            return None
+    return elements
 
 
 def _tensor(name: str, entry: object, base: int, where: str) -> TensorInfo:
+    def bad(cause: str) -> BadHeader:
+        return BadHeader(where, f"tensor {_shown(name)} {cause}.")
+
     if not isinstance(entry, dict):
-        raise BadHeader(where, f"tensor {name} is not described by a JSON object.")
+        raise bad("is not described by a JSON object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise BadHeader(where, f"tensor {name} has the unknown dtype {dtype!r}.")
-    if not isinstance(shape, list) or not all(map(_is_size, shape)):
-        raise BadHeader(where, f"tensor {name} has the impossible shape {shape!r}.")
+        raise bad(f"has the unknown dtype {_shown(dtype)}")
+    if not isinstance(shape, list) or not all(map(_is_size, shape)) or (elements := _product(shape)) is None:
+        raise bad(f"has the impossible shape {_shown(shape)}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise BadHeader(where, f"tensor {name} has the impossible data_offsets {offsets!r}.")
+        raise bad(f"has the impossible data_offsets {_shown(offsets)}")
     start, end = offsets
-    bits = math.prod(shape) * DTYPE_BITS[dtype]
+    bits = elements * DTYPE_BITS[dtype]
     if bits % 8 or end - start != bits // 8:
-        raise BadHeader(
-            where,
-            f"tensor {name} ({dtype}, shape {shape}) needs {bits // 8:,} bytes but spans {end - start:,}.",
-        )
+        raise bad(f"({dtype}, shape {_shown(shape)}) takes {bits:,} bits but spans {end - start:,} bytes")
     return TensorInfo(name, dtype, tuple(shape), base + start, base + end)
+
+
+def _shown(value: object) -> str:
+    """A value from the file for a message, which must be short and printable whatever it is."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"

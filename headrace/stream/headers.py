@@ -1,64 +1,81 @@
 """Fetching the headers of all shards, and small files, side by side: one speculative read each."""
 
-import random
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TypeVar
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store, read_range, read_whole
-from headrace.store.errors import TransientError
 from headrace.stream.header import Shard, header_length, parse_header
-from headrace.stream.retry import RetryPolicy
+from headrace.stream.retry import RetryPolicy, persistently
 
 SPECULATIVE_BYTES = 256 << 10
+SMALL_READ_POLICY = RetryPolicy(attempts=3)
 
 Result = TypeVar("Result")
 
 
 class ReaderPool:
-    """Threads with kept connections for the small reads of start-up; the connections are handed on."""
+    """Threads with kept connections for the small reads of start-up; the connections are handed on.
 
-    def __init__(self, store: Store, size: int) -> None:
+    The threads are daemons: a start-up that failed does not wait for a read that stalls. Belongs to one
+    thread.
+    """
+
+    def __init__(self, store: Store, size: int, *, policy: RetryPolicy = SMALL_READ_POLICY) -> None:
+        assert size >= 1
         self.store = store
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="small-reads")
-        self._idle: SimpleQueue[Reader] = SimpleQueue()
+        self._policy = policy
+        self._size = size
+        self._tasks: SimpleQueue[Callable[[Reader], None] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._readers: list[Reader] = []
 
     def map(
         self, work: Callable[[Reader, ObjectInfo], Result], items: Sequence[ObjectInfo]
     ) -> "list[Callable[[], Result]]":
         """Start `work` for each item; each returned function waits for its result, or raises its error."""
-        return [self._threads.submit(self._run, work, item).result for item in items]
+        return [self._submit(work, item).result for item in items]
 
-    def _run(self, work: Callable[[Reader, ObjectInfo], Result], item: ObjectInfo) -> Result:
-        try:
-            reader = self._idle.get_nowait()
-        except Empty:
-            reader = self.store.open_reader()
-        try:
-            return _persistently(lambda: work(reader, item))
-        finally:
-            self._idle.put(reader)
+    def _submit(self, work: Callable[[Reader, ObjectInfo], Result], item: ObjectInfo) -> "Future[Result]":
+        future: Future[Result] = Future()
+
+        def run(reader: Reader) -> None:
+            try:
+                result = persistently(lambda: work(reader, item), self._policy, time.sleep)
+            except BaseException as error:  # handed to whoever asks for the result
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._tasks.put(run)
+        if len(self._threads) < self._size:
+            self._add_thread()
+        return future
+
+    def _add_thread(self) -> None:
+        reader = self.store.open_reader()
+        name = f"small-reads-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, args=(reader,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        self._readers.append(reader)
+
+    def _work(self, reader: Reader) -> None:
+        while (task := self._tasks.get()) is not None:
+            task(reader)
 
     def take_readers(self) -> list[Reader]:
-        """End the threads and give the open connections away."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        readers: list[Reader] = []
-        while not self._idle.empty():
-            readers.append(self._idle.get_nowait())
+        """Wait for what was started, end the threads and give the open connections away."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        readers, self._readers, self._threads = self._readers, [], []
         return readers
-
-
-def _persistently(work: Callable[[], Result]) -> Result:
-    policy, chance = RetryPolicy(attempts=3), random.Random()
-    for failures in range(1, policy.attempts + 1):
-        try:
-            return work()
-        except TransientError as error:
-            time.sleep(policy.delay_s(failures, error.retry_after_s, chance))
-    return work()
 
 
 def fetch_file(reader: Reader, item: ObjectInfo) -> bytes:

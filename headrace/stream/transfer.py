@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store, Target
-from headrace.store.errors import BadEndpoint, StoreError, TransientError
+from headrace.store.errors import StoreError
 from headrace.stream.convert import convert
 from headrace.stream.header import DTYPE_BITS
 from headrace.stream.plan import Chunk, Placement, ReadPlan
-from headrace.stream.retry import RetryPolicy
+from headrace.stream.retry import RETRIED, RetryPolicy, retry_after_s
 
 DEFAULT_CONCURRENCY = 8
 
@@ -71,6 +71,7 @@ class Transfer:
         self._retries = 0
         self._started = time.monotonic()
         self._ended: float | None = None if plan.chunks else self._started
+        assert concurrency >= 1
         count = min(concurrency, len(plan.chunks))
         spare = list(readers[count:])
         for reader in spare:
@@ -104,6 +105,7 @@ class Transfer:
             thread.join()
         if self._failure is not None:
             raise self._failure
+        assert self._bytes_done == self._plan.bytes_total
 
     def cancel(self) -> None:
         """End all reads and connections; who waits gets Cancelled."""
@@ -119,19 +121,21 @@ class Transfer:
             self._changed.notify_all()
 
     def _work(self, number: int, reader: Reader | None) -> None:
-        reader = reader or self._store.open_reader()
-        with self._changed:
-            self._readers.add(reader)
         try:
+            reader = reader or self._store.open_reader()
+            with self._changed:
+                self._readers.add(reader)
             while not self._stop.is_set() and (chunk := self._next_chunk()) is not None:
                 self._fetch(number, reader, chunk)
         except BaseException as error:  # handed to whoever waits
             self._fail(error)
         finally:
             with self._changed:
-                self._readers.discard(reader)
                 self._running.pop(number, None)
-            reader.close()
+                if reader is not None:
+                    self._readers.discard(reader)
+            if reader is not None:
+                reader.close()
 
     def _next_chunk(self) -> Chunk | None:
         with self._changed:
@@ -179,21 +183,30 @@ class Transfer:
             try:
                 reader.read_into(item, chunk.start, target)
                 return
-            except (TransientError, BadEndpoint) as error:
+            except StoreError as error:
                 if self._stop.is_set():
                     raise Cancelled from None
                 failures = 1 if target.received > before else failures + 1
                 before = target.received
-                if failures > self._policy.attempts:
-                    raise _given_up(error, failures) from None
-                retry_after_s = getattr(error, "retry_after_s", None)
+                if not isinstance(error, RETRIED) or failures > self._policy.attempts:
+                    raise located(error, self._store.source.uri_of(item.name), chunk, failures) from error
                 with self._changed:
                     self._retries += 1
-                self._stop.wait(self._policy.delay_s(failures, retry_after_s, chance))
-                if self._stop.is_set():
+                if self._stop.wait(self._policy.delay_s(failures, retry_after_s(error), chance)):
                     raise Cancelled from None
 
 
-def _given_up(error: StoreError, failures: int) -> StoreError:
-    error.remedy = f"Given up after {failures} tries without a new byte. {error.remedy}".rstrip()
-    return error
+def located(error: StoreError, uri: str, chunk: Chunk, failures: int) -> StoreError:
+    """The same kind of error, told of one range of one object."""
+    remedy = error.remedy
+    if isinstance(error, RETRIED):
+        remedy = f"Given up after {failures} tries without a new byte. {remedy}".rstrip()
+    elsewhere = f"{error.uri}: " if error.uri != uri else ""
+    return type(error)(
+        uri,
+        f"Bytes {chunk.start}-{chunk.end - 1} could not be read: {elsewhere}{error.cause}",
+        remedy=remedy,
+        status=error.status,
+        code=error.code,
+        request_id=error.request_id,
+    )
