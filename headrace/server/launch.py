@@ -65,13 +65,13 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises AddressUnavailable."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise AddressUnavailable(
             f"The host {host!r} has no address here: {error.strerror}.", remedy="Check --host."
         ) from None
+    # A name such as localhost may stand for both kinds of address; IPv4 is the one that clients always try.
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

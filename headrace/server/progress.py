@@ -38,7 +38,7 @@ class ProgressMeter:
                 return  # what follows the transfer does not slow it
             self._samples.clear()  # nor what comes before
         self._samples.append((now_s, progress.bytes_done))
-        while len(self._samples) > 2 and self._samples[1][0] < now_s - _WINDOW_S:
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - _WINDOW_S:
             self._samples.popleft()
 
     def gb_per_s(self) -> float:

@@ -155,10 +155,11 @@ def test_sigterm_ends_an_idle_server_with_everything_it_started(temporary: Path)
         assert "Traceback" not in server.text
 
 
-def test_sigint_ends_it_in_the_same_way(temporary: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_end_it_in_the_same_way(temporary: Path, number: signal.Signals) -> None:
     with Served(temporary, "talks") as server:
         server.line(READY_LINE)
-        server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(number)
         assert server.end() == 0
         assert "Traceback" not in server.text
 

@@ -1,0 +1,208 @@
+"""The front's pure parts: no network, no engine, no clock."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from byte_model import EOS_ID, ids_of, model_info
+
+from headrace.errors import HeadraceError
+from headrace.ipc.messages import LoadProgress, PhaseTime, TokenOutput
+from headrace.server.choice import ChoiceText, Delta
+from headrace.server.engine_process import exit_sentence
+from headrace.server.errors import ApiError
+from headrace.server.launch import bind, process_age_s
+from headrace.server.progress import ProgressMeter
+from headrace.server.protocol import CompletionRequest
+from headrace.server.sampling import SamplingDefaults, check_context, model_defaults, resolve
+from headrace.server.served_model import build_served_model
+from headrace.server.startup_log import since_exec, table_lines
+from headrace.server.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
+from headrace.text.detokenizer import Detokenizer
+from headrace.text.stop_matcher import StopMatcher
+
+MODEL = build_served_model(model_info(), chat_template=None, sampling_defaults="model")
+
+
+def choice(*stops: str) -> ChoiceText:
+    return ChoiceText(Detokenizer(MODEL.tokenizer), StopMatcher(stops))
+
+
+def output(text: str, **more: Any) -> TokenOutput:
+    return TokenOutput("r", tuple(ids_of(text)), **more)
+
+
+class TestChoiceText:
+    def test_an_answer_cut_by_its_length_keeps_every_token(self) -> None:
+        state = choice()
+        assert state.push(output("ab")) == Delta("ab")
+        assert state.push(output("c", finish_reason="length")) == Delta("c", "length")
+        assert (state.token_count, state.finished) == (3, True)
+
+    def test_an_incomplete_character_at_the_end_becomes_a_replacement(self) -> None:
+        half = TokenOutput("r", tuple(ids_of("é")[:1]), finish_reason="length")
+        assert choice().push(half) == Delta("�", "length")
+
+    def test_an_id_that_ends_the_answer_adds_no_text_even_if_it_is_ordinary(self) -> None:
+        state = choice()
+        a, b = ids_of("ab")
+        assert state.push(TokenOutput("r", (a, b), "stop", b)) == Delta("a", "stop", b)
+        assert state.token_count == 2
+
+    def test_a_stop_string_wins_over_the_end_that_came_with_it(self) -> None:
+        state = choice("b")
+        assert state.push(TokenOutput("r", (*ids_of("abc"), EOS_ID), "stop", EOS_ID)) == Delta(
+            "a", "stop", "b"
+        )
+        assert state.token_count == 2
+
+    def test_text_held_for_a_stop_string_comes_with_the_end(self) -> None:
+        state = choice("bcd")
+        assert state.push(output("ab")) == Delta("a")
+        assert state.push(output("c", finish_reason="length")) == Delta("bc", "length")
+
+
+class TestSamplingDefaults:
+    def test_the_files_values_are_taken_and_zero_top_k_means_all(self) -> None:
+        assert model_defaults({"temperature": 0.7, "top_k": 0}) == SamplingDefaults(0.7, 1.0, -1)
+
+    def test_what_is_absent_or_null_stays_open_ais(self) -> None:
+        assert model_defaults({"top_p": None, "do_sample": False}) == SamplingDefaults()
+
+    @pytest.mark.parametrize(
+        "config", [{"temperature": -1}, {"top_p": 0}, {"top_p": "high"}, {"top_k": 2.5}, {"top_k": -7}]
+    )
+    def test_a_value_that_no_request_might_give_is_an_error_that_names_file_and_way_out(
+        self, config: dict[str, object]
+    ) -> None:
+        with pytest.raises(HeadraceError, match=r"generation_config\.json") as refused:
+            model_defaults(config)
+        assert next(iter(config)) in refused.value.message
+        assert "--sampling-defaults openai" in refused.value.remedy
+
+    def test_the_operator_can_leave_the_file_aside(self) -> None:
+        info = model_info(generation_config={"temperature": -1})
+        model = build_served_model(info, chat_template=None, sampling_defaults="openai")
+        assert model.defaults == SamplingDefaults()
+
+
+class TestLimits:
+    REQUEST = CompletionRequest(prompt="a")
+
+    def test_a_default_limit_stays_within_the_room(self) -> None:
+        resolved = resolve(
+            self.REQUEST, SamplingDefaults(), prompt_tokens=95, room_tokens=100, default_max_tokens=16
+        )
+        assert resolved.max_tokens == 5
+
+    def test_without_a_default_the_rest_of_the_room_is_taken(self) -> None:
+        resolved = resolve(
+            self.REQUEST, SamplingDefaults(), prompt_tokens=10, room_tokens=100, default_max_tokens=None
+        )
+        assert resolved.max_tokens == 90
+
+    def test_prompt_and_answer_may_fill_the_context_to_the_last_token(self) -> None:
+        check_context(99, None, 100)
+        check_context(60, 40, 100)
+        with pytest.raises(ApiError, match="101 tokens"):
+            check_context(60, 41, 100)
+        with pytest.raises(ApiError, match="has 100 tokens"):
+            check_context(100, None, 100)
+
+
+class TestUnsupportedFields:
+    def test_a_boolean_does_not_pass_for_a_number(self) -> None:
+        with pytest.raises(ApiError, match="`n`"):
+            refuse_unsupported({"n": True}, COMPLETION_OFF_VALUES)
+        with pytest.raises(ApiError, match="`echo`"):
+            refuse_unsupported({"echo": 0}, COMPLETION_OFF_VALUES)
+
+    def test_null_asks_for_nothing(self) -> None:
+        refuse_unsupported(dict.fromkeys(COMPLETION_OFF_VALUES), COMPLETION_OFF_VALUES)
+
+    def test_a_long_value_is_not_repeated_in_full(self) -> None:
+        with pytest.raises(ApiError) as refused:
+            refuse_unsupported({"regex": "x" * 10_000}, COMPLETION_OFF_VALUES)
+        assert len(refused.value.message) < 200
+
+
+class TestProgress:
+    def test_rate_and_remaining_time_follow_from_bytes_and_clock(self) -> None:
+        meter = ProgressMeter()
+        meter.add(LoadProgress("streaming weights", 0, 10_000_000_000), 100.0)
+        meter.add(LoadProgress("streaming weights", 4_000_000_000, 10_000_000_000), 102.0)
+        report = meter.report()
+        assert (report.gb_per_s, report.eta_s) == (2.0, 3.0)
+        assert meter.line() == "Loading: streaming weights, 4.00 of 10.00 GB (40 %), 2.00 GB/s"
+
+    def test_only_the_last_seconds_count(self) -> None:
+        meter = ProgressMeter()
+        for second in range(11):
+            done = 100_000_000 * second if second < 6 else 500_000_000 + 1_000_000_000 * (second - 5)
+            meter.add(LoadProgress("streaming weights", done, 20_000_000_000), float(second))
+        assert meter.gb_per_s() == pytest.approx(1.0)
+
+    def test_phases_before_and_after_the_transfer_do_not_slow_it(self) -> None:
+        meter = ProgressMeter()
+        meter.add(LoadProgress("listing"), 0.0)
+        meter.add(LoadProgress("streaming weights", 0, 1_000_000_000), 9.0)
+        meter.add(LoadProgress("streaming weights", 1_000_000_000, 1_000_000_000), 10.0)
+        meter.add(LoadProgress("warming up", 1_000_000_000, 1_000_000_000), 20.0)
+        assert meter.gb_per_s() == pytest.approx(1.0)
+
+    def test_a_phase_without_bytes_is_named_alone(self) -> None:
+        assert ProgressMeter().line() == "Loading: starting the engine"
+
+
+def test_the_table_is_aligned_and_begins_with_exec() -> None:
+    lines = table_lines(since_exec([PhaseTime("transfer", 0.5, 12.25)], 0.25))
+    assert lines == [
+        "phase                                 start      end  seconds",
+        "front: until the engine is started     0.00     0.25     0.25",
+        "transfer                               0.75    12.50    11.75",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [(3, "ended with exit code 3"), (-11, "was ended by SIGSEGV"), (-99, "was ended by signal 99")],
+)
+def test_an_exit_is_told_in_words(code: int, sentence: str) -> None:
+    assert exit_sentence(code) == sentence
+
+
+def test_a_template_given_by_the_operator_must_be_valid() -> None:
+    with pytest.raises(HeadraceError, match="Jinja"):
+        build_served_model(model_info(), chat_template="{% if %}", sampling_defaults="model")
+
+
+def test_a_broken_template_of_the_model_leaves_completions_alone() -> None:
+    model = build_served_model(model_info(template="{% if %}"), chat_template=None, sampling_defaults="model")
+    assert model.template is None
+    assert "Jinja" in model.template_problem
+
+
+def test_files_that_are_not_json_are_named() -> None:
+    with pytest.raises(HeadraceError, match=r"generation_config\.json is not a JSON object"):
+        build_served_model(
+            type(model_info())(
+                config=json.dumps({}),
+                generation_config="[",
+                tokenizer_files=model_info().tokenizer_files,
+                context_length=1,
+                vocab_size=1,
+                eos_token_ids=(),
+            ),
+            chat_template=None,
+            sampling_defaults="model",
+        )
+
+
+def test_localhost_is_the_address_that_every_client_tries() -> None:
+    with bind("localhost", 0) as listener:
+        assert listener.family == socket.AF_INET
+
+
+def test_the_age_of_this_process_is_known() -> None:
+    assert 0 < process_age_s() < 24 * 3600
