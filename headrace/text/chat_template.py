@@ -47,7 +47,7 @@ class ChatTemplate:
         """
         config = read_tokenizer_config(files)
         if override is not None:
-            return cls({"default": override}, config.named_tokens, origin="the given chat template")
+            return cls({"default": override}, config.named_tokens, origin="--chat-template")
         found = _find_sources(files, config)
         if found is None:
             return None
@@ -142,13 +142,17 @@ def _compile(source: str, origin: str) -> "Template":
 
     from headrace.text.template_environment import make_environment
 
+    cause: Exception
     try:
         return make_environment().from_string(source)
     except TemplateSyntaxError as error:
-        raise TemplateError(
-            f"The chat template in {origin} is not valid Jinja: {error.message} (line {error.lineno}).",
-            remedy="Correct it or start the server with another one by --chat-template.",
-        ) from error
+        problem, cause = f"{error.message} (line {error.lineno})", error
+    except RecursionError as error:
+        problem, cause = "it is nested too deeply", error
+    raise TemplateError(
+        f"The chat template in {origin} is not valid Jinja: {problem}.",
+        remedy="Correct it or start the server with another one by --chat-template.",
+    ) from cause
 
 
 def _prepare(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TokenizerError(
             f"{name} is not valid JSON: {error}.", remedy="Upload the model's file again."
         ) from error

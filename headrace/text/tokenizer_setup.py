@@ -1,4 +1,9 @@
-"""Bring a tokenizer that was read from tokenizer.json to what transformers makes of the same folder."""
+"""Bring a tokenizer that was read from tokenizer.json to what transformers makes of the same folder.
+
+transformers 5 rebuilds the pipelines of some classes from the vocabulary alone. That is followed for Llama, where it
+mends what older files do. For the others (GPT2Tokenizer, Qwen2Tokenizer) tokenizer.json is what the model was trained
+with: rebuilding SmolLM2's, for one, would lose its rule that digits stand alone.
+"""
 
 from dataclasses import replace
 

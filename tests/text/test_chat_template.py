@@ -253,6 +253,16 @@ def test_invalid_jinja_is_told_with_file_and_line() -> None:
         load(files)
 
 
+def test_an_unknown_filter_is_found_when_the_server_starts() -> None:
+    with pytest.raises(TemplateError, match="No filter named 'shout'"):
+        only("{{ messages[0].content | shout }}")
+
+
+def test_a_template_nested_beyond_all_reason_is_refused() -> None:
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        only("{{ " + "(" * 10_000 + "1" + ")" * 10_000 + " }}")
+
+
 @pytest.mark.parametrize("value", [7, [], [{"name": "default"}], ["text"]])
 def test_a_chat_template_of_another_type_is_refused(value: object) -> None:
     with pytest.raises(HeadraceError, match=r"chat_template in tokenizer_config\.json"):

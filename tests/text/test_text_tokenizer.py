@@ -213,6 +213,7 @@ def test_a_folder_without_tokenizer_json_is_told_what_is_there() -> None:
         ("tokenizer.json", b"\xff"),
         ("tokenizer_config.json", b"{"),
         ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", b'{"a":' * 10_000),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"a": {"content": "x"}}}'),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"7": "x"}}'),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"7": {"content": 1}}}'),
