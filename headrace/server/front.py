@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 
@@ -30,6 +30,8 @@ _ANSWERS_END_S = 3
 _LAST_WORDS_S = 0.5
 _KEEP_ALIVE_S = 75  # longer than proxies keep idle connections, so that they close first
 _TEXT_THREADS = 2
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ async def _serve(
         ended: asyncio.Future[int] = loop.create_future()
         engine.watch(lambda code: _set_from_thread(loop, ended, code))
         stop: asyncio.Future[None] = loop.create_future()
-        signals.attach(loop, lambda: stop.set_result(None))
+        signals.attach(loop, lambda: _set(stop, None))
         host, port = listener.getsockname()[:2]
         _log.info(
             "Listening on http://%s:%d; the model is loading.", f"[{host}]" if ":" in host else host, port
@@ -109,6 +111,8 @@ async def _serve(
             failure = None if stop.done() else client.failure
             channel.send(Stop())
             engine.close_stdin()
+            # An answer that a client does not read is cut off now; uvicorn would report that as a defect.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             server.should_exit = True
             await _wait(serving, ended, timeout_s=_ENGINE_END_S)
         finally:
@@ -172,6 +176,6 @@ def _set_from_thread(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[in
         loop.call_soon_threadsafe(_set, future, value)
 
 
-def _set(future: "asyncio.Future[int]", value: int) -> None:
+def _set(future: "asyncio.Future[T]", value: T) -> None:
     if not future.done():
         future.set_result(value)

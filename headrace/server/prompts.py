@@ -103,7 +103,12 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     plain: list[dict[str, Any]] = []
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
-        if message.tool_calls or message.tool_call_id is not None or message.role in ("tool", "function"):
+        if (
+            message.tool_calls
+            or message.tool_call_id is not None
+            or message.function_call is not None
+            or message.role in ("tool", "function")
+        ):
             raise not_supported_yet(f"{where}.tool_calls", "a call of a tool, or its result")
         content = message.content
         if isinstance(content, list):

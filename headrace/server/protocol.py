@@ -53,6 +53,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
     tool_calls: list[msgspec.Raw] | None = None
     tool_call_id: str | None = None
+    function_call: msgspec.Raw | None = None
 
 
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True):

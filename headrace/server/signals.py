@@ -1,5 +1,6 @@
 """SIGTERM, SIGINT and SIGHUP: the first one asks for an orderly end, the second one ends at once."""
 
+import contextlib
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -29,8 +30,13 @@ class Signals:
             signal.signal(number, self._handle)
 
     def attach(self, loop: "AbstractEventLoop", first: Callable[[], None]) -> None:
-        """Call `first` on the loop when the first signal arrives, or has arrived."""
-        self._tell = lambda: (loop.call_soon_threadsafe(first), None)[1]
+        """Call `first` on the loop when the first signal arrives, or has arrived. It may be called twice."""
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the end has come anyway
+                loop.call_soon_threadsafe(first)
+
+        self._tell = tell
         if self._arrived:
             self._tell()
 

@@ -57,6 +57,9 @@ def _log_ready(ready: Ready, ignored: Sequence[str], engine_started_s: float) ->
             "of servers that do.",
             ", ".join(ignored),
         )
-    for line in table_lines(since_exec(ready.phases, engine_started_s)):
+    phases = since_exec(ready.phases, engine_started_s)
+    for line in table_lines(phases):
         _log.info("%s", line)
+    ready_s = max(phase.end_s for phase in phases)
+    _log.info("%.2f GB streamed; ready %.2f s after exec.", ready.bytes_streamed / 1e9, ready_s)
     _log.info(READY_LINE)

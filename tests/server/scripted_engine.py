@@ -80,6 +80,14 @@ def endless(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
     yield TokenOutput(generate.rid, (EOS_ID,), "stop", EOS_ID)
 
 
+def flood(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
+    """Endless, and says on stderr when it has given its hundredth token."""
+    for step, output in enumerate(endless(generate)):
+        if step == 100 and generate.rid.endswith("-0"):
+            print("flooded", file=sys.stderr, flush=True)
+        yield output
+
+
 def silent(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
     """Never a token."""
     while True:
@@ -202,7 +210,7 @@ def main() -> None:
     model = start.options.model
     if model != "deaf":
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    scripts: dict[str, Script] = {"endless": endless, "deaf": endless}
+    scripts: dict[str, Script] = {"endless": endless, "deaf": endless, "flood": flood}
     engine = ScriptedEngine(start.address, scripts.get(model, say("Hello, world.")))
     if model == "exits":
         os._exit(7)

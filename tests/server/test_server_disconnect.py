@@ -69,6 +69,17 @@ def test_one_client_that_leaves_does_not_disturb_another(front: Front) -> None:
     assert front.complete(max_tokens=5).json()["choices"][0]["text"] == "Hello"
 
 
+def test_nothing_of_ended_requests_is_kept(front: Front) -> None:
+    with asking(front, "/v1/completions", prompt=["a", "b"], max_tokens=2000, stream=True):
+        front.engine.wait_for(Generate, 2)
+    front.engine.wait_for(Abort, 2)
+    front.engine.script = say("Hello, world.")
+    front.complete(stop="wor", max_tokens=100)
+    while front.client._admitted:
+        pass
+    assert front.client._streams == {}
+
+
 def test_leaving_during_the_load_leaves_nothing_to_generate() -> None:
     with running_front(load=False) as front:
         with asking(front, "/v1/completions", prompt="gone"):

@@ -212,6 +212,22 @@ def test_what_does_not_end_in_time_is_cut_off_with_an_error_event(temporary: Pat
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
 
 
+def test_a_client_that_does_not_read_does_not_hold_the_end_up(temporary: Path) -> None:
+    with Served(temporary, "flood", shutdown_timeout_s=0.1) as server:
+        server.line(READY_LINE)
+        host, _, port = server.url().removeprefix("http://").partition(":")
+        body = json.dumps({"prompt": ["Say"] * 500, "max_tokens": 2000, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((host, int(port)))
+            connection.sendall(head.encode() + body)
+            server.line("flooded")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.end() == 0
+        assert "Traceback" not in server.text
+
+
 def test_a_second_signal_ends_at_once(temporary: Path) -> None:
     with Served(temporary, "endless", shutdown_timeout_s=600) as server:
         server.line(READY_LINE)

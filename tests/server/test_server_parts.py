@@ -1,8 +1,11 @@
 """The front's pure parts: no network, no engine, no clock."""
 
+import asyncio
 import json
+import os
+import signal
 import socket
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from byte_model import EOS_ID, ids_of, model_info
@@ -17,6 +20,7 @@ from headrace.server.progress import ProgressMeter
 from headrace.server.protocol import CompletionRequest
 from headrace.server.sampling import SamplingDefaults, check_context, model_defaults, resolve
 from headrace.server.served_model import build_served_model
+from headrace.server.signals import Signals
 from headrace.server.startup_log import since_exec, table_lines
 from headrace.server.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
 from headrace.text.detokenizer import Detokenizer
@@ -197,6 +201,37 @@ def test_files_that_are_not_json_are_named() -> None:
             chat_template=None,
             sampling_defaults="model",
         )
+
+
+def test_a_signal_that_came_before_the_loop_is_told_to_it() -> None:
+    def end_at_once(number: int) -> NoReturn:
+        raise AssertionError(number)
+
+    signals = Signals(end_at_once)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        async def wait() -> None:
+            told = asyncio.Event()
+            signals.attach(asyncio.get_running_loop(), told.set)
+            await asyncio.wait_for(told.wait(), 30)
+
+        asyncio.run(wait())
+    finally:
+        signals.restore()
+
+
+def test_a_second_signal_before_the_loop_ends_at_once() -> None:
+    def end_at_once(number: int) -> NoReturn:
+        raise RuntimeError(f"ended by {number}")
+
+    signals = Signals(end_at_once)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(RuntimeError, match=f"ended by {signal.SIGTERM.value}"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signals.restore()
 
 
 def test_localhost_is_the_address_that_every_client_tries() -> None:
