@@ -42,7 +42,7 @@ class Engine:
             max_running_requests=options.max_running_requests,
             prefill_budget=options.chunked_prefill_size,
         )
-        self._runner = Runner(model, cache, options.page_size, device)
+        self.runner = Runner(model, cache, options.page_size, device)
         self._sampler = Sampler(options.random_seed)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._pool_tokens = pool_tokens
@@ -66,7 +66,7 @@ class Engine:
             while message is not None:
                 if not isinstance(message, Generate | Abort):
                     return
-                failed = self._take(message)
+                failed = self.take(message)
                 if failed is not None:
                     channel.send(failed)
                 message = channel.receive(0)
@@ -85,7 +85,7 @@ class Engine:
     def step(self) -> list[TokenOutput]:
         """Compute one step of what is running; its tokens."""
         step = self.scheduler.plan()
-        logits = self._runner.run(step)
+        logits = self.runner.run(step)
         sampled = step.sampled()
         tokens = self._sampler.sample(logits, [(r.rid, r.sampling) for r in sampled]) if sampled else []
         outputs = self.scheduler.commit(step, tokens, self._eos_token_ids)
@@ -94,7 +94,7 @@ class Engine:
                 self._forget(output.rid)
         return outputs
 
-    def _take(self, message: FrontMessage) -> RequestFailed | None:
+    def take(self, message: FrontMessage) -> RequestFailed | None:
         """Queue or abort; what to answer where the request cannot run."""
         if isinstance(message, Abort):
             if self.scheduler.abort(message.rid):
@@ -115,5 +115,5 @@ class Engine:
         )
 
     def _forget(self, rid: str) -> None:
-        self._runner.forget(rid)
+        self.runner.forget(rid)
         self._sampler.forget(rid)

@@ -15,7 +15,8 @@ class Runner:
     """The model with its KV cache; remembers the slots of admitted requests."""
 
     def __init__(self, model: "DecoderModel", cache: KVCache, page_size: int, device: torch.device) -> None:
-        self._model, self._cache, self._device = model, cache, device
+        self.model = model
+        self._cache, self._device = cache, device
         self._within_page = torch.arange(page_size)
         self._slots: dict[str, torch.Tensor] = {}
 
@@ -27,7 +28,7 @@ class Runner:
         """Logits, float32 [len(step.sampled()), vocab]."""
         batch = self._batch(step)
         with torch.inference_mode():
-            return self._model.forward(batch, self._cache)
+            return self.model.forward(batch, self._cache)
 
     def _slots_of(self, request: Request) -> torch.Tensor:
         """int64 [pages · page size]: where the request's tokens go, in order."""
