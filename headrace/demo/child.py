@@ -21,12 +21,14 @@ def start_child(
     cwd: Path | None = None,
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
+    inherited_files: Sequence[int] = (),
+    death_signal: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
     """Start `command` without standard input and in a session of its own.
 
     A terminal's Ctrl-C therefore reaches only us, and we end our children in the right order. On Linux the
-    child gets SIGTERM when the *thread* that called this ends, however it ends: call it from a thread that
-    lives as long as the child should.
+    child gets `death_signal` when the *thread* that called this ends, however it ends: call it from a thread
+    that lives as long as the child should. Descriptors in `inherited_files` stay open in the child.
     """
     return subprocess.Popen(
         command,
@@ -35,8 +37,9 @@ def start_child(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
+        pass_fds=inherited_files,
         start_new_session=True,
-        preexec_fn=partial(_ask_for_death_signal, os.getpid()),
+        preexec_fn=partial(_ask_for_death_signal, death_signal, os.getpid()),
     )
 
 
@@ -51,9 +54,9 @@ def end_child(process: subprocess.Popen[bytes], *, timeout_s: float = 10.0) -> i
     return process.wait()
 
 
-def _ask_for_death_signal(parent: int) -> None:
+def _ask_for_death_signal(death_signal: signal.Signals, parent: int) -> None:
     if _libc is None:
         return
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _libc.prctl(_PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:  # the parent ended before the request was made
         os._exit(1)

@@ -129,9 +129,8 @@ def ask(server: Server, path: str, request: Mapping[str, Any], on_text: Callable
         raise DemoFailed(f"The server at {server.url} did not answer {path}: {error}.") from None
     finally:
         connection.close()
-    if first_token_at is None:
-        raise DemoFailed("The model answered with no text.")
-    return Answer(text, first_token_at)
+    # A model may also answer with nothing but its end.
+    return Answer(text, first_token_at or time.monotonic())
 
 
 def read_start_up(server: Server) -> StartUp:

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -32,6 +33,9 @@ READ_ONLY = ("Read", "List")
 # `weed mini` has its worker dial the admin service at this distance, whatever -admin.port.grpc says.
 _GRPC_OFFSET = 10_000
 _LOG_TAIL_LINES = 15
+# Its volume service waits up to half a minute for connections of its own gateway to fall idle. By then all is
+# written: what was acknowledged is in the files, as a test shows, so that killing it loses nothing.
+_STOP_TIMEOUT_S = 3.0
 
 
 class StoreNotStarted(HeadraceError):
@@ -116,7 +120,7 @@ class SeaweedStore:
 
     def stop(self) -> None:
         """End the store; what was put into it is on disk. A second call does nothing."""
-        end_child(self._process)
+        end_child(self._process, timeout_s=_STOP_TIMEOUT_S)
         self._lock.close()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
@@ -160,7 +164,16 @@ def start_store(
         with open(run_dir / "weed.log", "wb") as log:
             # Not for this store: the user's own SeaweedFS settings (~/.seaweedfs, WEED_*, S3_*) and AWS keys.
             environment = {"HOME": str(run_dir), "TMPDIR": str(run_dir), "PATH": os.environ.get("PATH", "")}
-            process = start_child(command, environment=environment, cwd=run_dir, stdout=log, stderr=log)
+            process = start_child(
+                command,
+                environment=environment,
+                cwd=run_dir,
+                stdout=log,
+                stderr=log,
+                # The lock is held until the store itself has ended, even if we are killed.
+                inherited_files=[lock.fileno()],
+                death_signal=signal.SIGKILL,
+            )
         store = SeaweedStore(process, endpoint_url, administrator, data_dir, run_dir, lock, tls)
     except BaseException:
         lock.close()

@@ -49,6 +49,16 @@ def test_objects_and_buckets_survive_a_restart_on_other_ports(tmp_path: Path) ->
         s3_client(store).put_object(Bucket="kept", Key="c", Body=b"new after the restart")
 
 
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    content = os.urandom(20 << 20)
+    with start_store(tmp_path) as store:
+        s3_client(store).create_bucket(Bucket="kept")
+        s3_client(store).put_object(Bucket="kept", Key="a", Body=content)
+        os.kill(store.pid, signal.SIGKILL)
+    with start_store(tmp_path) as store:
+        assert s3_client(store).get_object(Bucket="kept", Key="a")["Body"].read() == content
+
+
 def test_a_wrong_secret_is_refused(seaweed: SeaweedStore) -> None:
     stranger = Identity("stranger", seaweed.access_key, "not-the-secret-of-this-key", ())
     with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
@@ -105,7 +115,7 @@ def test_nothing_listens_beyond_loopback(seaweed: SeaweedStore) -> None:
     assert set(listening) == {"127.0.0.1"}
 
 
-def test_the_store_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+def test_the_store_ends_when_its_starter_is_killed_and_the_folder_is_free_again(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"
         "from headrace.demo.store import start_store\n"
@@ -124,6 +134,15 @@ def test_the_store_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     starter.kill()
     starter.communicate()
     store.wait(timeout=30)
+    with start_store(tmp_path):
+        pass
+
+
+def test_the_folder_stays_locked_as_long_as_the_store_lives(tmp_path: Path) -> None:
+    with start_store(tmp_path) as store:
+        store._lock.close()  # as if its starter had been killed
+        with pytest.raises(StoreNotStarted, match="Another object store is running"):
+            start_store(tmp_path)
 
 
 def test_a_store_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
