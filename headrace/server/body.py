@@ -4,7 +4,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from headrace.server.errors import ApiError, invalid
 
@@ -18,7 +18,7 @@ _FIELD = re.compile(r" - at `\$\.?([^`.\[]*)")
 
 
 async def read_json_object(request: Request, limit_bytes: int) -> dict[str, Any]:
-    """The body as a JSON object. Raises ApiError (400, 413, 415) and ClientDisconnect."""
+    """The body as a JSON object. Raises ApiError (400, 413, 415) and starlette's ClientDisconnect."""
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise ApiError(
@@ -85,6 +85,3 @@ def _json_name(value: object) -> str:
         return "null"
     names = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return names[type(value)]
-
-
-__all__ = ["ClientDisconnect", "parse", "read_json_object"]

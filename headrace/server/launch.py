@@ -2,6 +2,7 @@
 anything does.
 """
 
+import errno
 import os
 import socket
 import time
@@ -81,10 +82,17 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressUnavailable(
-            f"Cannot listen on {host}:{port}: {error.strerror}.",
-            remedy="End what uses the port (`ss -ltnp` shows it) or choose another --port; 0 takes a free one.",
+            f"Cannot listen on {host}:{port}: {error.strerror}.", remedy=_bind_remedy(error)
         ) from None
     return listener
+
+
+def _bind_remedy(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "No interface of this machine has that address: check --host; 0.0.0.0 is every one of them."
+    if error.errno == errno.EACCES:
+        return "Choose a --port of 1024 or more, or give the process the right to take a lower one."
+    return "End what uses the port (`ss -ltnp` shows it) or choose another --port; 0 takes a free one."
 
 
 def process_age_s() -> float:
