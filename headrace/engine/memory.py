@@ -71,7 +71,7 @@ def plan_memory(
         needed = weights_bytes + wanted * bytes_per_token
         smallest = -(-needed * 1000 // total_bytes) / 1000
         sums = (
-            f"{device} has {_gib(total_bytes)} in total, the share is {_gib(share)}; weights "
+            f"{device[:1].upper()}{device[1:]} has {_gib(total_bytes)} in total, the share is {_gib(share)}; weights "
             f"take {_gib(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
             f"wanted = {_gib(wanted * bytes_per_token)}, together {_gib(needed)}."
         )

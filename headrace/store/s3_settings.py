@@ -211,7 +211,7 @@ def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials
     try:
         credentials = _session().get_credentials()
     except (BotoCoreError, ClientError) as error:
-        raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}", remedy=remedy) from None
+        raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}.", remedy=remedy) from None
     if credentials is None:
         raise NoCredentials(
             endpoint,

@@ -1,0 +1,49 @@
+"""Models in the bucket, and servers that several tests ask."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from headrace.demo.store import SeaweedStore
+from headrace.source.uri import parse_source
+from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.upload import upload_files
+from headrace.store.upload_plan import find_files
+from tests.tiny_models import in_dtype, make_tiny, save_checkpoint
+
+Upload = Callable[[Path, str], str]
+
+
+@pytest.fixture(scope="session")
+def upload(seaweed: SeaweedStore) -> Upload:
+    """Puts a folder, whatever it holds, into the store: folder and URI → the URI."""
+
+    def put(folder: Path, uri: str) -> str:
+        settings = resolve_s3_settings(seaweed.environment())
+        upload_files(find_files(folder).files, parse_source(uri), settings, create_bucket=True)
+        return uri
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen2() -> PreTrainedModel:
+    """A random Qwen2 in bfloat16 with the context length of the guide."""
+    return in_dtype(make_tiny("qwen2", max_position_embeddings=32768), torch.bfloat16)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_qwen2: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That model as a checkpoint of three shards. Read-only by agreement."""
+    folder = tmp_path_factory.mktemp("tiny") / "qwen"
+    save_checkpoint(tiny_qwen2, folder, shards=3)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_uri(upload: Upload, tiny_folder: Path) -> str:
+    """That model in the store."""
+    return upload(tiny_folder, "s3://tiny/qwen")
