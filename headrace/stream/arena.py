@@ -16,7 +16,7 @@ class Arena:
         # Fewer faults where the kernel has huge pages at hand; a hint, which a kernel without them refuses.
         with contextlib.suppress(OSError):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self.view = memoryview(self._memory)
+        self.view = memoryview(self._memory)[:size_bytes]
 
     @property
     def size_bytes(self) -> int:

@@ -22,10 +22,12 @@ def environment_of(server: FaultServer) -> dict[str, str]:
     }
 
 
-def store_of(server: FaultServer, uri: str = "s3://bucket/model") -> S3Store:
+def store_of(
+    server: FaultServer, uri: str = "s3://bucket/model", *, stall_timeout_s: float = STALL_TIMEOUT_S
+) -> S3Store:
     """The store, with a short patience for stalls."""
     settings = resolve_s3_settings(environment_of(server))
-    return S3Store(parse_source(uri), settings, stall_timeout_s=STALL_TIMEOUT_S)
+    return S3Store(parse_source(uri), settings, stall_timeout_s=stall_timeout_s)
 
 
 def only_object(store: S3Store) -> ObjectInfo:

@@ -125,7 +125,7 @@ class FaultServer:
         log: every request, in order of arrival.
     """
 
-    def __init__(self, objects: dict[str, Stored], *, host: str = "127.0.0.1") -> None:
+    def __init__(self, objects: dict[str, Stored], *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.objects = objects
         self.script: deque[Behaviour] = deque()
         self.list_script: deque[bytes] = deque()
@@ -138,9 +138,9 @@ class FaultServer:
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family)
-        port = self._listener.getsockname()[1]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._listener = socket.create_server((host, port), family=family)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
         self._accepter = threading.Thread(target=self._accept, name="fault-server", daemon=True)
         self._accepter.start()
 
@@ -154,7 +154,9 @@ class FaultServer:
         self.script.extend(behaviours)
 
     def stop(self) -> None:
-        """End every connection and thread."""
+        """End every connection and thread. A second call does nothing."""
+        if self.stopped.is_set():
+            return
         self.stopped.set()
         # A listener that is closed does not wake its accept(); one that is shut down does.
         self._listener.shutdown(socket.SHUT_RDWR)
