@@ -11,13 +11,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How one request's tokens are chosen. All values are already checked and defaults resolved.
 
     Attributes:
-        max_tokens: tokens to generate at the most, ≥ 1; prompt and answer fit the context length.
+        max_tokens: tokens to generate at the most, ≥ 1; prompt and answer fit the context length. 0 only with
+            `prompt_logprobs`: the prompt is scored and nothing is generated.
+        min_tokens: until so many are generated, neither end-of-sequence ids nor `stop_token_ids` can be chosen.
         temperature: ≥ 0; 0 is greedy.
         top_p: in (0, 1].
         top_k: ≥ 1, or -1 for the whole vocabulary.
+        min_p: in [0, 1]; ids less likely than min_p × the likeliest are left out.
+        repetition_penalty: > 0; divides positive and multiplies negative logits of ids in prompt or answer.
+        presence_penalty, frequency_penalty: taken from the logits of ids in the answer, once and per occurrence.
+        logit_bias: (id, what is added to its logit).
         seed: makes the request's samples repeatable; None draws from the engine's own stream.
         stop_token_ids: ids that end the answer, beside the model's own end-of-sequence ids.
         ignore_eos: go on over the model's own end-of-sequence ids.
+        logprobs: report each chosen token's logprob and this many of the likeliest; None reports nothing.
+        prompt_logprobs: the same for the prompt's tokens from the second on.
     """
 
     max_tokens: int
@@ -27,17 +35,45 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """How likely a token was: natural logarithms under the model's own distribution (float32 log-softmax of its
+    logits, before temperature, penalties and bias).
+
+    Attributes:
+        logprob: of the token that stands there.
+        top: the likeliest (id, logprob), in descending order; as many as were asked for.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 # ---- front → engine
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
-    """Answer one prompt. `rid` is unique for the life of the front; `input_ids` are within the vocabulary."""
+    """Answer one prompt.
+
+    Attributes:
+        rid: unique for the life of the front.
+        input_ids: at least one, within the vocabulary.
+        priority: the higher is served first with --enable-priority-scheduling.
+    """
 
     rid: str
     input_ids: list[int]
     sampling: SamplingParams
+    priority: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -121,7 +157,10 @@ class TokenOutput(msgspec.Struct, frozen=True):
         token_ids: new ids, in order; with finish_reason "stop" the last is the id that ended the answer.
         finish_reason: None while the request goes on.
         matched_stop: the id that ended it, where an id did.
-        cached_tokens: prompt tokens that were found in the prefix cache.
+        cached_tokens: prompt tokens that were found in the prefix cache; told with the first output.
+        logprobs: one for each of `token_ids`, where they were asked for.
+        prompt_logprobs: with the first output, where they were asked for: one for each prompt token from the
+            second on (the first has none).
     """
 
     rid: str
@@ -129,6 +168,8 @@ class TokenOutput(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     matched_stop: int | None = None
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True):
