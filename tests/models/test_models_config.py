@@ -189,6 +189,8 @@ def test_a_missing_or_impossible_size_is_named(name: str, value: object) -> None
         ({"rms_norm_eps": "1e-5"}, "'rms_norm_eps'"),
         ({"rms_norm_eps": float("nan")}, "'rms_norm_eps'"),
         ({"rope_theta": -1.0}, "'rope_theta'"),
+        ({"rope_theta": 10**400}, "'rope_theta'"),
+        ({"architectures": ["Qwen2ForCausalLM"], "layer_types": 3}, "'layer_types'"),
         ({"rope_scaling": "llama3"}, "'rope_scaling'"),
         ({"rope_scaling": {"factor": 2.0}}, "'rope_scaling'"),
         ({"rope_scaling": {"rope_type": "llama3", **without(LLAMA3, "factor")}}, "'factor'"),

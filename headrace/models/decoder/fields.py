@@ -4,6 +4,7 @@ A field that is null counts as absent, as in transformers' own files.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def read_number(config: Mapping[str, Any], name: str, default: float | None = No
         if default is None:
             raise missing_field(name)
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise wrong_field(name, value, "a positive number")
     return float(value)
 
@@ -56,6 +57,16 @@ def read_text(config: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise wrong_field(name, value, "a string")
     return value
+
+
+def read_texts(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of strings as a tuple, empty where it is absent. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, str) for entry in value):
+        raise wrong_field(name, value, "a list of strings")
+    return tuple(value)
 
 
 def read_object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -81,6 +92,7 @@ def read_token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def missing_field(name: str) -> InvalidConfig:
+    """The error for a field that must be there."""
     return InvalidConfig(
         f"config.json has no field {name!r}.",
         remedy="Take the complete config.json that belongs to these weights.",
@@ -88,6 +100,7 @@ def missing_field(name: str) -> InvalidConfig:
 
 
 def wrong_field(name: str, value: object, wanted: str) -> InvalidConfig:
+    """The error for a field whose value is not what is wanted, e.g. "a positive number"."""
     shown = json.dumps(value, default=str)
     if len(shown) > 80:
         shown = shown[:77] + "..."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.models.decoder.config import DecoderConfig, read_decoder_config
-from headrace.models.decoder.fields import read_flag
+from headrace.models.decoder.fields import read_flag, read_texts
 from headrace.models.decoder.layout import decoder_layout
 from headrace.models.errors import UnsupportedModel
 from headrace.models.layout import Layout
@@ -35,7 +35,7 @@ def _refuse_sliding_window(config: Mapping[str, Any]) -> None:
             "compute.",
             remedy="Supported: full attention in every layer.",
         )
-    others = sorted({str(kind) for kind in config.get("layer_types") or ()} - {"full_attention"})
+    others = sorted(set(read_texts(config, "layer_types")) - {"full_attention"})
     if others:
         raise UnsupportedModel(
             f"config.json names {', '.join(others)} in 'layer_types', which Headrace does not compute.",
