@@ -16,6 +16,7 @@ from headrace.engine.startup import start  # noqa: E402
 from headrace.engine.timeline import Timeline  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.ipc.channel import EngineChannel  # noqa: E402
+from headrace.ipc.front_channel import remove_address  # noqa: E402
 from headrace.ipc.messages import LoadFailed  # noqa: E402
 from headrace.ipc.options import EngineStart  # noqa: E402
 
@@ -25,7 +26,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides what Ctrl-C means
     line = sys.stdin.buffer.readline()
     begin = msgspec.json.decode(line, type=EngineStart)
-    threading.Thread(target=_end_with_the_front, name="front-watch", daemon=True).start()
+    threading.Thread(
+        target=_end_with_the_front, args=(begin.address,), name="front-watch", daemon=True
+    ).start()
     channel = EngineChannel(begin.address)
     timeline = Timeline(_STARTED)
     timeline.add("start interpreter and imports", 0.0, timeline.now())
@@ -47,10 +50,14 @@ def main() -> int:
     return 0
 
 
-def _end_with_the_front() -> None:
-    """The front holds the other end of stdin: when that closes, nobody needs this process."""
+def _end_with_the_front(address: str) -> None:
+    """The front holds the other end of stdin: when that closes, nobody needs this process.
+
+    A front that was killed could not remove its private folder: so it is done here.
+    """
     while os.read(0, 1):
         pass
+    remove_address(address)
     os._exit(0)
 
 
