@@ -22,12 +22,18 @@ _logger = logging.getLogger(__name__)
 
 
 def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """$HEADRACE_CACHE, or `headrace` in the platform's cache folder."""
-    if environ.get("HEADRACE_CACHE"):
-        return Path(environ["HEADRACE_CACHE"]).expanduser()
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]) / "headrace"
-    return Path("~/.cache/headrace").expanduser()
+    """$HEADRACE_CACHE, or `headrace` in the platform's cache folder.
+
+    A user without a home (a container's random id) has none: the path then is one that nothing can be in.
+    """
+    try:
+        if environ.get("HEADRACE_CACHE"):
+            return Path(environ["HEADRACE_CACHE"]).expanduser()
+        if environ.get("XDG_CACHE_HOME"):
+            return Path(environ["XDG_CACHE_HOME"]) / "headrace"
+        return Path("~/.cache/headrace").expanduser()
+    except RuntimeError:
+        return Path(os.devnull) / "headrace"
 
 
 @dataclass(frozen=True, slots=True)

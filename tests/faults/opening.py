@@ -41,3 +41,8 @@ def target_of(length: int) -> tuple[bytearray, Target]:
     """Memory for a range, and the target over it."""
     memory = bytearray(length)
     return memory, Target([memoryview(memory)])
+
+
+def one_byte() -> Target:
+    """Room for one byte."""
+    return target_of(1)[1]

@@ -7,6 +7,7 @@ when it is used up the store is honest. Signatures are not checked. Everything t
 import hashlib
 import queue
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -125,7 +126,14 @@ class FaultServer:
         log: every request, in order of arrival.
     """
 
-    def __init__(self, objects: dict[str, Stored], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        objects: dict[str, Stored],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.objects = objects
         self.script: deque[Behaviour] = deque()
         self.list_script: deque[bytes] = deque()
@@ -134,13 +142,15 @@ class FaultServer:
         self.log: list[Asked] = []
         self.stopped = threading.Event()
         self.stalled: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._tls = tls
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family)
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
         self._accepter = threading.Thread(target=self._accept, name="fault-server", daemon=True)
         self._accepter.start()
 
@@ -184,17 +194,27 @@ class FaultServer:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         try:
+            if self._tls:
+                connection = self._with_tls(connection, self._tls)
             for asked in _requests(connection, number):
                 with self._lock:
                     self.log.append(asked)
                 if not self._answer(connection, asked):
                     return
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             pass  # the client has gone, as it may
         finally:
             with self._lock:
                 self._open.discard(connection)
                 connection.close()
+
+    def _with_tls(self, connection: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
+        with self._lock:
+            self._open.discard(connection)
+            wrapped = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            self._open.add(wrapped)
+        wrapped.do_handshake()
+        return wrapped
 
     def _answer(self, connection: socket.socket, asked: Asked) -> bool:
         """Answer one request; whether the connection goes on."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from headrace.source.uri import parse_source
-from headrace.store.base import Target
 from headrace.store.errors import (
     AccessDenied,
     Changed,
@@ -24,7 +23,7 @@ from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer import Cancelled, Transfer
 from tests.faults import server as faults
-from tests.faults.opening import SECRET, environment_of, only_object, store_of
+from tests.faults.opening import SECRET, environment_of, one_byte, only_object, store_of
 from tests.faults.server import Asked, Behaviour, FaultServer, Stored, fault_server
 
 KEY = "model/model.safetensors"
@@ -386,7 +385,3 @@ def test_a_transient_error_keeps_its_kind_when_it_is_given_up(server: FaultServe
     server.play(*[faults.close_before_head] * 4)
     with pytest.raises(TransientError, match="The connection broke"):
         start(store_of(server), bytearray(len(DATA)), concurrency=1).wait()
-
-
-def one_byte() -> Target:
-    return Target([memoryview(bytearray(1))])

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from headrace.source.objects import ObjectInfo
-from headrace.store.base import Reader, Target
+from headrace.store.base import Reader
 from headrace.store.errors import AccessDenied, Throttled
 from headrace.stream.header import BadHeader
 from headrace.stream.headers import SPECULATIVE_BYTES, ReaderPool, fetch_file, fetch_shard
 from headrace.stream.retry import RetryPolicy
 from tests.faults import server as faults
-from tests.faults.opening import only_object, store_of
+from tests.faults.opening import one_byte, only_object, store_of
 from tests.faults.server import FaultServer, Stored, fault_server
 
 KEY = "model/model.safetensors"
@@ -143,7 +143,3 @@ def test_work_of_several_kinds_shares_the_pool(server: FaultServer) -> None:
     (header,) = pool.map(partial(fetch_shard, where=WHERE), [shard])
     assert [wait() for wait in lengths] == [9, 9]
     assert header().tensors["a"].shape == (5,)
-
-
-def one_byte() -> Target:
-    return Target([memoryview(bytearray(1))])

@@ -1,0 +1,216 @@
+"""Connections: TLS, IPv6, what ends in bounded time, and what another thread can end."""
+
+import contextlib
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.store import Tls
+from headrace.source.uri import parse_source
+from headrace.store.base import read_whole
+from headrace.store.connect import Endpoint, endpoint_of
+from headrace.store.errors import BadEndpoint, NoCredentials, TlsError, TransientError, Unreachable
+from headrace.store.http import HttpConnection
+from headrace.store.s3 import S3Store
+from headrace.store.s3_settings import resolve_s3_settings
+from headrace.stream.plan import Placement, plan_reads
+from headrace.stream.retry import RetryPolicy
+from headrace.stream.transfer import Cancelled, Transfer
+from tests.faults import server as faults
+from tests.faults.opening import (
+    STALL_TIMEOUT_S,
+    environment_of,
+    one_byte,
+    only_object,
+    store_of,
+)
+from tests.faults.server import FaultServer, Stored
+
+KEY = "model/model.safetensors"
+DATA = random.Random(5).randbytes(400_000)
+FOR_EVER_S = 3600.0
+HOST = [("Host", "test")]
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def secure_server(loopback_tls: Tls) -> Iterator[FaultServer]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(loopback_tls.certificate, loopback_tls.key)
+    server = FaultServer({KEY: Stored.of(DATA)}, tls=context)
+    yield server
+    server.stop()
+
+
+def secure_store(server: FaultServer, tls: Tls, stall_timeout_s: float = STALL_TIMEOUT_S) -> S3Store:
+    environment = {**environment_of(server), "AWS_CA_BUNDLE": str(tls.certificate)}
+    return S3Store(
+        parse_source("s3://bucket/model"), resolve_s3_settings(environment), stall_timeout_s=stall_timeout_s
+    )
+
+
+def load(store: S3Store) -> bytes:
+    memory = bytearray(len(DATA))
+    plan = plan_reads([Placement(0, 0, len(DATA), 0, 0, "U8", "U8")], 50_000)
+    Transfer(
+        plan,
+        [only_object(store)],
+        store,
+        memoryview(memory),
+        concurrency=3,
+        policy=RetryPolicy(attempts=3, first_s=0.0),
+    ).wait()
+    return bytes(memory)
+
+
+def test_bytes_come_whole_over_tls_through_faults(secure_server: FaultServer, loopback_tls: Tls) -> None:
+    secure_server.play(
+        faults.short_body(100), faults.trickle(7_000), faults.chunked(999), faults.reset_body(30_000)
+    )
+    assert load(secure_store(secure_server, loopback_tls)) == DATA
+
+
+def test_a_stall_over_tls_times_out_and_is_resumed(secure_server: FaultServer, loopback_tls: Tls) -> None:
+    secure_server.play(faults.stall(40_000), faults.stall_before_head)
+    assert load(secure_store(secure_server, loopback_tls)) == DATA
+
+
+def test_a_read_over_tls_that_is_aborted_takes_no_ciphertext(
+    secure_server: FaultServer, loopback_tls: Tls
+) -> None:
+    sent = threading.Event()
+
+    def send(exchange: faults.Exchange) -> None:
+        exchange.head()
+        exchange.send(exchange.wanted)
+        sent.set()
+
+    secure_server.play(send)
+    connection = HttpConnection(endpoint_of(secure_server.url, str(loopback_tls.certificate)))
+    connection.request(f"/bucket/{KEY}", [*HOST, ("Range", "bytes=0-49999")])
+    sent.wait()  # what follows lies encrypted in this machine's buffers
+    connection.abort()
+    memory, received = memoryview(bytearray(50_000)), 0
+    with contextlib.suppress(TransientError):  # whether the abort is noticed before the body's end is open
+        while count := connection.read_into(memory[received:]):
+            received += count
+    assert memory[:received] == DATA[:received]
+
+
+def test_cancel_ends_stalled_reads_over_tls(secure_server: FaultServer, loopback_tls: Tls) -> None:
+    secure_server.play(*[faults.stall(100)] * 2)
+    store = secure_store(secure_server, loopback_tls, FOR_EVER_S)
+    plan = plan_reads([Placement(0, 0, len(DATA), 0, 0, "U8", "U8")], 50_000)
+    transfer = Transfer(plan, [only_object(store)], store, memoryview(bytearray(len(DATA))), concurrency=2)
+    for _ in range(2):
+        secure_server.stalled.get()
+    transfer.cancel()
+    with pytest.raises(Cancelled):
+        transfer.wait()
+
+
+def test_an_untrusted_certificate_names_the_variable_that_helps(secure_server: FaultServer) -> None:
+    with pytest.raises(TlsError, match="is not trusted by the system's CA certificates") as caught:
+        store_of(secure_server).list()
+    assert "AWS_CA_BUNDLE" in caught.value.remedy
+
+
+def test_an_endpoint_that_hangs_up_on_a_tls_hello_may_be_plain_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        endpoint = Endpoint("https", "127.0.0.1", listener.getsockname()[1])
+        with pytest.raises(Unreachable, match="write http:// in AWS_ENDPOINT_URL"):
+            HttpConnection(endpoint).request("/", HOST)
+        thread.join()
+
+
+def test_a_bundle_that_holds_no_certificates_is_named(secure_server: FaultServer, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("no certificate\n")
+    settings = resolve_s3_settings({**environment_of(secure_server), "AWS_CA_BUNDLE": str(bundle)})
+    with pytest.raises(BadEndpoint, match=r"bundle\.pem: The CA bundle cannot be used"):
+        S3Store(parse_source("s3://bucket/model"), settings).list()
+
+
+def test_an_ipv6_endpoint_is_reached_and_named_in_brackets() -> None:
+    server = FaultServer({KEY: Stored.of(DATA)}, host="::1")
+    try:
+        store = store_of(server)
+        item = only_object(store)
+        assert read_whole(store.open_reader(), item) == DATA
+        assert {asked.headers["host"] for asked in server.log} == {f"[::1]:{server.port}"}
+        assert endpoint_of(server.url, None).url == server.url
+    finally:
+        server.stop()
+    with pytest.raises(Unreachable, match=rf"http://\[::1\]:{server.port}: No connection"):
+        store.list()
+
+
+def test_a_closed_port_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(Unreachable, match="connection refused") as caught:
+        HttpConnection(Endpoint("http", "127.0.0.1", port)).request("/", HOST)
+    assert caught.value.uri == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_listener_that_never_answers_ends_in_an_error(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.store.connect.TLS_TIMEOUT_S", STALL_TIMEOUT_S)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = Endpoint(scheme, "127.0.0.1", silent.getsockname()[1])
+        with pytest.raises((TransientError, Unreachable)) as caught:
+            HttpConnection(endpoint, stall_timeout_s=STALL_TIMEOUT_S).request("/", HOST)
+    assert "No byte came for 0.25 s" in str(caught.value) or "timed out" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".invalid", "x..y"])
+def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
+    with pytest.raises(Unreachable, match="cannot be found"):
+        HttpConnection(Endpoint("http", host, 80)).request("/", HOST)
+
+
+def test_an_aborted_connection_makes_no_new_one() -> None:
+    server = FaultServer({KEY: Stored.of(DATA)})
+    try:
+        store = store_of(server)
+        item = only_object(store)
+        reader = store.open_reader()
+        reader.abort()
+        with pytest.raises(TransientError, match="cancelled"):
+            reader.read_into(item, 0, one_byte())
+        assert server.ranges == []
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"])
+@pytest.mark.parametrize("stray", ["\n", "\r\nX-Injected: 1", "é", "\x7f"])
+def test_a_secret_with_a_stray_character_is_refused_and_not_shown(name: str, stray: str) -> None:
+    server = FaultServer({KEY: Stored.of(DATA)})
+    try:
+        environment = {**environment_of(server), name: f"before{stray}after"}
+        store = S3Store(parse_source("s3://bucket/model"), resolve_s3_settings(environment))
+        with pytest.raises(NoCredentials, match="no request can carry") as caught:
+            store.list()
+        assert "before" not in str(caught.value)
+        assert server.log == []
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://h", 80), ("https://h", 443), ("http://h:9000", 9000), ("https://[::1]:1", 1)]
+)
+def test_an_endpoint_knows_its_port(url: str, port: int) -> None:
+    assert endpoint_of(url, None).port == port
