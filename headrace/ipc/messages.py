@@ -82,11 +82,15 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     rid: str
 
 
+class FlushCache(msgspec.Struct, frozen=True, tag=True):
+    """Empty the prefix cache; answered by one CacheFlushed, in the order asked."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End the engine process now; running requests are dropped."""
 
 
-FrontMessage = Generate | Abort | Stop
+FrontMessage = Generate | Abort | FlushCache | Stop
 
 
 # ---- engine → front
@@ -187,6 +191,18 @@ class RequestFailed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class CacheFlushed(msgspec.Struct, frozen=True, tag=True):
+    """The answer to FlushCache.
+
+    Attributes:
+        flushed: False while requests run or wait: nothing was touched.
+        message: a sentence for whoever asked.
+    """
+
+    flushed: bool
+    message: str
+
+
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     """The model cannot be served; the engine process ends after this. The text is for the user."""
 
@@ -202,4 +218,6 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-EngineMessage = LoadProgress | ModelInfo | Ready | StepOutput | RequestFailed | LoadFailed | LogLine
+EngineMessage = (
+    LoadProgress | ModelInfo | Ready | StepOutput | RequestFailed | CacheFlushed | LoadFailed | LogLine
+)

@@ -33,8 +33,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         context_length: tokens that one request may take, prompt and answer; None takes the model's own.
         mem_fraction_static: share (0..1) of the memory that weights and KV cache may take.
         max_total_tokens: size of the KV pool in tokens; None fills the share.
+        max_queued_requests: requests that may wait until they are computed; one more is refused. None: no limit.
         chunked_prefill_size: prompt tokens computed in one step at the most.
+        max_prefill_tokens: the same limit for all prompts of a step together; the smaller one counts.
         page_size: tokens in one page of the KV pool.
+        disable_radix_cache: compute every prompt from its first token.
+        enable_priority_scheduling: a request's `priority` counts before its time of arrival.
+        enable_deterministic_inference: a greedy text does not depend on what runs beside it.
     """
 
     model: str
@@ -47,8 +52,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     mem_fraction_static: float = 0.85
     max_total_tokens: int | None = None
     max_running_requests: int = 64
+    max_queued_requests: int | None = None
     chunked_prefill_size: int = 512
+    max_prefill_tokens: int = 16384
     page_size: int = 16
+    disable_radix_cache: bool = False
+    enable_priority_scheduling: bool = False
+    enable_deterministic_inference: bool = False
     random_seed: int | None = None
     skip_server_warmup: bool = False
     log_level: str = "info"
