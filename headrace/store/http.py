@@ -37,11 +37,14 @@ class HttpConnection:
 
     `request` then `read_into` (until 0) or `read_body`, again and again. After any error the
     connection is closed; the next request connects anew.
+
+    Attributes:
+        endpoint: where it leads.
     """
 
     def __init__(self, endpoint: Endpoint, *, stall_timeout_s: float = STALL_TIMEOUT_S) -> None:
         """Args: stall_timeout_s: how long the other end may send nothing, or take nothing."""
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._stall_timeout_s = stall_timeout_s
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -183,10 +186,10 @@ class HttpConnection:
 
     def _connect(self) -> socket.socket:
         try:
-            connection = open_socket(self._endpoint, self._register)
+            connection = open_socket(self.endpoint, self._register)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._endpoint.scheme == "https":
-                connection = start_tls(connection, self._endpoint, self._register)
+            if self.endpoint.scheme == "https":
+                connection = start_tls(connection, self.endpoint, self._register)
                 # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
                 connection.settimeout(self._stall_timeout_s)
             else:
@@ -202,7 +205,7 @@ class HttpConnection:
             self._socket = connection
             aborted = self._aborted
         if aborted:
-            raise TransientError(self._endpoint.url, "The read was cancelled.")
+            raise TransientError(self.endpoint.url, "The read was cancelled.")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -219,7 +222,7 @@ class HttpConnection:
         else:
             return
         self.close()
-        raise kind(self._endpoint.url, cause)
+        raise kind(self.endpoint.url, cause)
 
 
 def _read_head(parser: h11.Connection, connection: socket.socket) -> h11.Response:

@@ -1,0 +1,177 @@
+"""Which files are the weights, and which are fetched whole."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.source.files import (
+    INDEX_NAME,
+    MAX_METADATA_BYTES,
+    BadModelFiles,
+    choose_metadata,
+    choose_weights,
+    describe,
+    read_index,
+)
+from headrace.source.objects import Listing, ObjectInfo
+
+WHERE = "s3://bucket/model"
+SEEDED = settings(derandomize=True, deadline=None, max_examples=200)
+
+
+def listing(*names: str, folders: tuple[str, ...] = (), size_bytes: int = 100) -> Listing:
+    items = tuple(ObjectInfo(f"model/{name}", name, size_bytes, "v") for name in sorted(set(names)))
+    return Listing(items, folders)
+
+
+def chosen(*names: str, index: dict[str, str] | None = None) -> list[str]:
+    data = None if index is None else json.dumps({"weight_map": index}).encode()
+    return [item.name for item in choose_weights(listing(*names), WHERE, data)]
+
+
+def shards(total: int, name: str = "model") -> list[str]:
+    return [f"{name}-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
+
+
+def refused(*names: str, folders: tuple[str, ...] = (), index: bytes | None = None) -> BadModelFiles:
+    with pytest.raises(BadModelFiles) as caught:
+        choose_weights(listing(*names, folders=folders), WHERE, index)
+    assert WHERE in str(caught.value)
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_model_safetensors_is_the_weights_whatever_lies_beside_it() -> None:
+    assert chosen("model.safetensors", "adapter.safetensors", *shards(2)) == ["model.safetensors"]
+
+
+def test_the_only_safetensors_file_is_the_weights() -> None:
+    assert chosen("config.json", "weights.safetensors") == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize("total", [1, 2, 17])
+def test_a_complete_numbered_set_is_the_weights(total: int) -> None:
+    assert chosen("config.json", *shards(total)) == shards(total)
+
+
+def test_a_numbered_set_beside_another_file_is_the_weights() -> None:
+    assert chosen("consolidated.safetensors", *shards(3)) == shards(3)
+
+
+def test_with_an_index_its_shards_are_the_weights_and_nothing_else() -> None:
+    index = {"a": "part-b.safetensors", "b": "part-a.safetensors", "c": "part-b.safetensors"}
+    names = ["model.safetensors", "part-a.safetensors", "part-b.safetensors"]
+    assert chosen(*names, index=index) == ["part-a.safetensors", "part-b.safetensors"]
+
+
+def test_a_shard_of_the_index_that_is_missing_is_named() -> None:
+    index = json.dumps({"weight_map": {"a": "here.safetensors", "b": "lost.safetensors"}}).encode()
+    error = refused("here.safetensors", index=index)
+    assert "names 1 of 2 shards that are not there: lost.safetensors." in str(error)
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "sub/x.safetensors"])
+def test_an_index_cannot_lead_out_of_the_folder(shard: str) -> None:
+    refused("model.safetensors", index=json.dumps({"weight_map": {"a": shard}}).encode())
+
+
+@SEEDED
+@given(st.integers(2, 30), st.data())
+def test_the_missing_shards_of_a_set_are_counted_and_named(total: int, data: st.DataObject) -> None:
+    lost = data.draw(st.sets(st.integers(0, total - 1), min_size=1, max_size=total - 1))
+    names = [name for number, name in enumerate(shards(total)) if number not in lost]
+    message = str(refused(*names))
+    assert f"holds {total - len(lost)} of {total} shards" in message
+    first_lost = [f"{number + 1:05d}" for number in sorted(lost)][:8]
+    assert f"missing: {', '.join(first_lost)}{' …' if len(lost) > 8 else ''}." in message
+
+
+def test_a_set_that_claims_to_be_endless_is_refused_without_counting_it_up() -> None:
+    assert "of 99999999999999999 shards" in str(refused("m-00001-of-99999999999999999.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["m-00003-of-00002.safetensors", *shards(2, "m")],
+        ["m-00000-of-00000.safetensors"],
+        ["m-000001-of-00001.safetensors", "m-00001-of-00001.safetensors"],
+    ],
+)
+def test_numbers_that_make_no_set_are_refused(names: list[str]) -> None:
+    assert "do not make a set" in str(refused(*names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["a.safetensors", "b.safetensors"], [*shards(2, "a"), *shards(2, "b")], [*shards(2), *shards(3)]],
+)
+def test_several_candidates_without_an_index_are_not_guessed_among(names: list[str]) -> None:
+    error = refused(*names)
+    assert f"no {INDEX_NAME}, so it is not clear which" in str(error)
+    assert names[0] in str(error)
+
+
+def test_pickled_weights_are_never_loaded_and_the_remedy_says_what_to_do() -> None:
+    error = refused("config.json", "pytorch_model.bin")
+    assert "There is: config.json, pytorch_model.bin." in str(error)
+    assert "Pickled weights" in error.remedy
+
+
+def test_a_folder_of_models_is_told_to_name_one() -> None:
+    error = refused("README.md", folders=("qwen", "llama"))
+    assert "qwen/" in str(error)
+    assert error.remedy == "Name the folder that holds the model."
+
+
+def test_an_empty_place_says_that_nothing_is_there() -> None:
+    assert describe(Listing(())) == "Nothing is there."
+    assert "Nothing is there." in str(refused())
+
+
+def test_what_is_there_is_named_up_to_ten() -> None:
+    assert describe(listing(*(f"{n:02d}" for n in range(13)))).endswith("09 and 3 more.")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {}}', b'{"weight_map": {"a": 1}}', b"\xff",
+     b"nul", b"[" * 100_000, b'{"weight_map": {"a": ["x"]}}'],
+    ids=["empty", "list", "no map", "a list", "empty map", "a number", "no utf-8", "cut", "deep", "nested"],
+)  # fmt: skip
+def test_what_is_no_index_is_refused(index: bytes) -> None:
+    with pytest.raises(BadModelFiles, match="is not a safetensors index"):
+        read_index(index, WHERE)
+
+
+@SEEDED
+@given(st.binary(max_size=100))
+def test_any_bytes_are_an_index_or_refused_and_nothing_else(data: bytes) -> None:
+    with pytest.raises(BadModelFiles):
+        read_index(data, WHERE)
+
+
+def test_metadata_is_picked_by_name_only() -> None:
+    names = [
+        "config.json",
+        "tokenizer.json",
+        INDEX_NAME,
+        "model.safetensors",
+        "README.md",
+        "training_args.bin",
+    ]
+    files = choose_metadata(listing(*names), WHERE)
+    assert [item.name for item in files.metadata] == ["config.json", INDEX_NAME, "tokenizer.json"]
+    assert files.index is not None and files.index.name == INDEX_NAME
+
+
+def test_without_an_index_there_is_none() -> None:
+    assert choose_metadata(listing("config.json"), WHERE).index is None
+
+
+def test_a_metadata_file_that_is_far_too_large_is_refused_before_it_is_fetched() -> None:
+    huge = listing("tokenizer.json", size_bytes=MAX_METADATA_BYTES + 1)
+    with pytest.raises(BadModelFiles, match=r"s3://bucket/model/tokenizer\.json has 67,108,865 bytes"):
+        choose_metadata(huge, WHERE)
