@@ -57,8 +57,10 @@ def _end_with_the_front(address: str) -> None:
     """
     while os.read(0, 1):
         pass
-    remove_address(address)
-    os._exit(0)
+    try:
+        remove_address(address)
+    finally:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ class MemoryPlan:
     def describe(self) -> str:
         """The sum as one line."""
         return (
-            f"Memory on {self.device}: {self.fraction:g} of {_gib(self.total_bytes)} = "
-            f"{_gib(share_bytes(self.total_bytes, self.fraction))}; weights {_gib(self.weights_bytes)}, KV cache "
+            f"Memory on {self.device}: {self.fraction:g} of {_size(self.total_bytes)} = "
+            f"{_size(share_bytes(self.total_bytes, self.fraction))}; weights {_size(self.weights_bytes)}, KV cache "
             f"{self.pool_tokens:,} tokens × {self.bytes_per_token / 1024:.1f} KiB = "
-            f"{_gib(self.pool_tokens * self.bytes_per_token)}"
+            f"{_size(self.pool_tokens * self.bytes_per_token)}"
         )
 
 
@@ -71,16 +71,16 @@ def plan_memory(
         needed = weights_bytes + wanted * bytes_per_token
         smallest = -(-needed * 1000 // total_bytes) / 1000
         sums = (
-            f"{device[:1].upper()}{device[1:]} has {_gib(total_bytes)} in total, the share is {_gib(share)}; weights "
-            f"take {_gib(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
-            f"wanted = {_gib(wanted * bytes_per_token)}, together {_gib(needed)}."
+            f"{device[:1].upper()}{device[1:]} has {_size(total_bytes)} in total, the share is {_size(share)}; weights "
+            f"take {_size(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
+            f"wanted = {_size(wanted * bytes_per_token)}, together {_size(needed)}."
         )
         if smallest <= 1:
             remedy = f"Raise --mem-fraction-static to {smallest:g} or more."
-            if max_total_tokens is not None and max_total_tokens > least:
-                remedy += " Or lower --max-total-tokens."
         else:
-            remedy = f"No fraction works: {device} needs {_gib(needed)} or a smaller model."
+            remedy = f"No fraction works: take a device with {_size(needed)} or more, or a smaller model."
+        if wanted > least:
+            remedy += " Or lower --max-total-tokens."
         raise NotEnoughMemory(
             f"Loaded weights leave no memory for the KV cache under --mem-fraction-static={fraction:g}. {sums}",
             remedy=remedy,
@@ -107,5 +107,8 @@ def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB"
+def _size(size_bytes: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes * 10 >= 1 << power:
+            return f"{size_bytes / (1 << power):.2f} {unit}"
+    return f"{size_bytes} bytes"

@@ -15,7 +15,7 @@ from headrace.engine.scheduler import Request
 from headrace.engine.startup import start
 from headrace.engine.timeline import Timeline
 from headrace.ipc.messages import Abort, EngineMessage, Generate, SamplingParams
-from headrace.ipc.options import EngineOptions
+from headrace.ipc.options import EngineOptions, LoadConfig
 from headrace.models.decoder.parameters import DecoderParameters, arrange
 from headrace.models.registry import layout_of, read_config
 from tests.tiny_models import fill
@@ -26,15 +26,22 @@ def greedy(answer: int) -> SamplingParams:
     return SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
 
 
-def start_engine(model: str, *, threads: int = 1, **options: Any) -> tuple[Engine, list[EngineMessage]]:
+def start_engine(
+    model: str, *, concurrency: int | None = None, **options: Any
+) -> tuple[Engine, list[EngineMessage]]:
     """A warm engine on the CPU, and what it sent while it started.
 
-    Tiny models run on one thread: torch's threads wait for each other longer than they compute.
+    torch computes on one thread: on busy cores its threads wait for each other longer than they compute.
     """
     sent: list[EngineMessage] = []
     options = {"device": "cpu", "mem_fraction_static": 0.5, "max_running_requests": 8, **options}
-    engine = start(EngineOptions(model=model, **options), sent.append, Timeline(time.monotonic()))
-    torch.set_num_threads(threads)
+    load_config = LoadConfig(concurrency=concurrency)
+    engine = start(
+        EngineOptions(model=model, load_config=load_config, **options),
+        sent.append,
+        Timeline(time.monotonic()),
+    )
+    torch.set_num_threads(1)
     return engine, sent
 
 
@@ -82,21 +89,21 @@ def ask(engine: Engine, prompt: Sequence[int], answer: int) -> list[int]:
     return play(engine, [Visit(prompt, answer)])[0]
 
 
-def forced_logits(engine: Engine, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
-    """The logits from which each token of `answer` is chosen when those before it are given: [answer, vocab]."""
-    request = Request("forced", list(prompt), greedy(len(answer)))
-    engine.scheduler.add(request)
-    rows: list[torch.Tensor] = []
-    for token in answer:
+def forced_logits(engine: Engine, cases: Sequence[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
+    """For each prompt and answer, computed together: the logits from which each token of the answer would be
+    chosen, given those before it, [answer, vocab]."""
+    for number, (prompt, answer) in enumerate(cases):
+        engine.scheduler.add(Request(str(number), prompt, greedy(len(answer))))
+    rows: list[list[torch.Tensor]] = [[] for _ in cases]
+    while engine.scheduler.has_work:
         step = engine.scheduler.plan()
-        while not step.sampled():
-            engine.runner.run(step)
-            engine.scheduler.commit(step, [], frozenset())
-            step = engine.scheduler.plan()
-        rows.append(engine.runner.run(step)[0])
-        engine.scheduler.commit(step, [token], frozenset())
-    engine.runner.forget("forced")
-    return torch.stack(rows)
+        sampled = [(int(request.rid), len(request.output)) for request in step.sampled()]
+        for (number, _), row in zip(sampled, engine.runner.run(step), strict=True):
+            rows[number].append(row)
+        engine.scheduler.commit(step, [cases[number][1][place] for number, place in sampled], frozenset())
+    for number in range(len(cases)):
+        engine.runner.forget(str(number))
+    return [torch.stack(each) for each in rows]
 
 
 def expected_parameters(

@@ -60,7 +60,7 @@ def test_the_error_shows_the_sum_and_names_the_device_and_the_fraction() -> None
         "Loaded weights leave no memory for the KV cache under --mem-fraction-static=0.1. "
     )
     for fact in (
-        "NVIDIA H200 has 16.00 GiB in total",
+        "=0.1. NVIDIA H200 has 16.00 GiB in total",
         "the share is 1.60 GiB",
         "weights take 2.00 GiB",
         "24,576 bytes per token",
@@ -78,7 +78,12 @@ def test_too_many_wanted_tokens_may_also_be_lowered() -> None:
 
 def test_where_no_fraction_works_the_error_says_how_much_is_needed() -> None:
     error = refusal(total_bytes=2 * GIB)
-    assert error.remedy.startswith("No fraction works: the CPU needs 2.02 GiB")
+    assert error.remedy == "No fraction works: take a device with 2.02 GiB or more, or a smaller model."
+
+
+def test_small_sums_are_shown_in_small_units() -> None:
+    error = refusal(total_bytes=GIB, weights_bytes=100_000, bytes_per_token=10, fraction=0.0001)
+    assert "the share is 0.10 MiB; weights take 97.66 KiB" in error.message
 
 
 @given(
