@@ -21,6 +21,12 @@ demo: venv
 test: venv
 	$(BIN)/python -m pytest tests $(ARGS)
 
+# The long run: tests marked `soak`, and the property tests with thousands of random examples instead of the fixed
+# slice (tests/profiles.py). What was found is found again with the seed that is printed: make soak SEED=...
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+soak: venv
+	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests -m "soak or property" --timeout=0 --hypothesis-seed=$(SEED) $(ARGS)
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

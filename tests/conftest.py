@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from headrace.demo.model import prepare_smollm2
 from headrace.demo.store import SeaweedStore, Tls, start_store
@@ -15,9 +16,20 @@ from headrace.source.uri import parse_source
 from headrace.store.s3_settings import resolve_s3_settings
 from headrace.store.upload import upload_files
 from headrace.store.upload_plan import find_files
+from tests.profiles import use_profile
+
+use_profile()  # before the tests are imported, whose settings build on it
 
 # Where the real model is kept between runs, so that a developer downloads it once.
 MODEL_CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every hypothesis test is a `property` test, so that nobody has to remember the mark."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,7 @@ import functools
 import itertools
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from small_tokenizers import ADDED, CHAT_SPECIALS, CORPUS, KINDS, files_of
 from tokenizers import Tokenizer as Backend
@@ -43,7 +43,6 @@ def byte_runs_are_text(tok: Tokenizer, ids: list[int]) -> bool:
     return not tok.pieces.rules.mark_each_byte or BROKEN not in tok.decode(ids)
 
 
-@settings(deadline=None)
 @given(kind=kinds, text=any_text, cuts=any_cuts, skip=st.booleans())
 @example(kind="byte_level", text="".join(ADDED), cuts=[1], skip=True)
 def test_any_split_of_a_text_gives_what_decode_gives(
@@ -55,7 +54,6 @@ def test_any_split_of_a_text_gives_what_decode_gives(
     assert "".join(parts) == tok.decode(ids, skip_special_tokens=skip)
 
 
-@settings(deadline=None)
 @given(kind=kinds, ids=any_ids, cuts=any_cuts, skip=st.booleans())
 def test_any_split_of_any_ids_gives_what_decode_gives(
     kind: str, ids: list[int], cuts: list[int], skip: bool
@@ -66,7 +64,6 @@ def test_any_split_of_any_ids_gives_what_decode_gives(
     assert "".join(parts) == tok.decode(ids, skip_special_tokens=skip)
 
 
-@settings(deadline=None)
 @given(kind=kinds, ids=any_ids, cuts=any_cuts, more_cuts=any_cuts)
 def test_two_splits_give_the_same_text(
     kind: str, ids: list[int], cuts: list[int], more_cuts: list[int]
@@ -75,7 +72,6 @@ def test_two_splits_give_the_same_text(
     assert "".join(stream(Detokenizer(tok), ids, cuts)) == "".join(stream(Detokenizer(tok), ids, more_cuts))
 
 
-@settings(deadline=None)
 @given(kind=kinds, text=any_text, split=st.integers(0, 60), cuts=any_cuts)
 def test_after_a_prompt_the_text_is_what_the_ids_add_to_it(
     kind: str, text: str, split: int, cuts: list[int]
@@ -89,7 +85,6 @@ def test_after_a_prompt_the_text_is_what_the_ids_add_to_it(
     assert before + "".join(parts) == whole
 
 
-@settings(deadline=None)
 @given(kind=kinds, prompt=any_ids, ids=any_ids)
 def test_a_prompt_of_any_ids_leaves_the_state_of_having_streamed_it(
     kind: str, prompt: list[int], ids: list[int]
@@ -117,7 +112,6 @@ def each(data: bytes, ids: dict[bytes, int]) -> list[int]:
     return [ids[bytes([byte])] for byte in data]
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=24))
 def test_any_bytes_are_broken_up_as_decode_does(data: bytes) -> None:
     ids = each(data, BYTE_LEVEL)
@@ -126,7 +120,6 @@ def test_any_bytes_are_broken_up_as_decode_does(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ids"), [("byte_level", BYTE_LEVEL), ("byte_fallback", FALLBACK)])
-@settings(deadline=None)
 @given(text=st.text(min_size=1, max_size=8))
 def test_a_character_comes_with_its_last_byte(kind: str, ids: dict[bytes, int], text: str) -> None:
     made = Detokenizer(tokenizer(kind), prompt_ids=tokenizer(kind).encode("Paris"))

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from headrace.errors import HeadraceError
 from headrace.text.tokenizer import Tokenizer
+from tests.profiles import examples
 
 TEXTS = [
     "",
@@ -180,7 +181,7 @@ def test_special_tokens_equal_transformers(name: str, reference: Any) -> None:
     assert tokenizer.special_ids == {i for i, token in expected.added_tokens_decoder.items() if token.special}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     text=st.text(max_size=40), name=st.sampled_from(["bos_by_tokenizer_json", "llama_class", "gemma_like"])
 )
