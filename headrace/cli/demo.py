@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             f"Port {args.port} is in use.", remedy="Give another --port, or none to take a free one."
         )
     # The stack ends what was started, in reverse, whichever way this is left.
-    with sigterm_as_interrupt(), contextlib.ExitStack() as started:
+    with sigterm_as_interrupt() as check, contextlib.ExitStack() as started:
         data_dir = cache_root() / "demo"
         _say(f"Starting the object store SeaweedFS on {data_dir}")
         store = started.enter_context(start_store(data_dir))
@@ -79,13 +79,14 @@ def run(args: argparse.Namespace) -> int:
         _say(f"headrace serve {MODEL_URI} --port {port}")
         server = start_server(MODEL_URI, port, server_environment(os.environ, store))
         started.callback(server.stop)
-        wait_until_ready(server, lambda phase: _say(f"  {phase}"))
+        wait_until_ready(server, lambda phase: _say(f"  {phase}"), check)
         answer = _ask(server, args.prompt, show=not args.json)
         start_up = read_start_up(server)
         if args.json:
             print(json.dumps(_facts(server, answer, start_up)), flush=True)
         else:
             _tell(server, answer, start_up)
+        check()
         return 0 if args.once else _stay(server)
 
 

@@ -30,17 +30,29 @@ def start_child(
     child gets `death_signal` when the *thread* that called this ends, however it ends: call it from a thread
     that lives as long as the child should. Descriptors in `inherited_files` stay open in the child.
     """
-    return subprocess.Popen(
-        command,
-        env=dict(environment),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=inherited_files,
-        start_new_session=True,
-        preexec_fn=partial(_ask_for_death_signal, death_signal, os.getpid()),
-    )
+    # An exception that a signal handler raises inside a fork is dropped by Python's own at-fork callbacks.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    process = None
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=inherited_files,
+            start_new_session=True,
+            preexec_fn=partial(_prepare_child, mask, death_signal, os.getpid()),
+        )
+    finally:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a signal that waited raises here
+        except BaseException:
+            if process is not None:
+                end_child(process)
+            raise
+    return process
 
 
 def end_child(process: subprocess.Popen[bytes], *, timeout_s: float = 10.0) -> int:
@@ -54,9 +66,10 @@ def end_child(process: subprocess.Popen[bytes], *, timeout_s: float = 10.0) -> i
     return process.wait()
 
 
-def _ask_for_death_signal(death_signal: signal.Signals, parent: int) -> None:
-    if _libc is None:
-        return
-    _libc.prctl(_PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:  # the parent ended before the request was made
-        os._exit(1)
+def _prepare_child(mask: set[int | signal.Signals], death_signal: signal.Signals, parent: int) -> None:
+    """Runs in the child before its exec."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, death_signal)
+        if os.getppid() != parent:  # the parent ended before the request was made
+            os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

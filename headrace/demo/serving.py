@@ -80,10 +80,20 @@ def start_server(model: str, port: int, environment: Mapping[str, str]) -> Serve
     return Server(process, model, port, executed_at)
 
 
-def wait_until_ready(server: Server, on_phase: Callable[[str], None]) -> None:
-    """Wait for /ready, telling of each new phase. Raises DemoFailed if the server ends or takes too long."""
+def wait_until_ready(
+    server: Server, on_phase: Callable[[str], None], check: Callable[[], None] = lambda: None
+) -> None:
+    """Wait for /ready.
+
+    Args:
+        on_phase: told of each new phase of the start-up.
+        check: called again and again; ends the wait by raising.
+
+    Raises DemoFailed if the server ends or takes too long.
+    """
     phase = ""
     while True:
+        check()
         status, body = _ready_status(server)
         if status == 200:
             return

@@ -33,6 +33,7 @@ READ_ONLY = ("Read", "List")
 # `weed mini` has its worker dial the admin service at this distance, whatever -admin.port.grpc says.
 _GRPC_OFFSET = 10_000
 _LOG_TAIL_LINES = 15
+_RUN_DIR_PREFIX = "headrace-store-"
 # Its volume service waits up to half a minute for connections of its own gateway to fall idle. By then all is
 # written: what was acknowledged is in the files, as a test shows, so that killing it loses nothing.
 _STOP_TIMEOUT_S = 3.0
@@ -155,11 +156,11 @@ def start_store(
     weed = weed_binary()
     data_dir.mkdir(parents=True, exist_ok=True)
     lock = _lock_folder(data_dir)
-    run_dir = Path(tempfile.mkdtemp(prefix="headrace-store-"))
+    run_dir = Path(tempfile.mkdtemp(prefix=_RUN_DIR_PREFIX))
     try:
         administrator = new_identity("administrator", ("Admin", "Read", "List", "Tagging", "Write"))
         _write_identities(run_dir / "s3.json", (administrator, *identities))
-        _forget_previous_run(data_dir)
+        _forget_previous_run(data_dir, lock, run_dir)
         command, endpoint_url = _command(weed, data_dir, run_dir, tls)
         with open(run_dir / "weed.log", "wb") as log:
             # Not for this store: the user's own SeaweedFS settings (~/.seaweedfs, WEED_*, S3_*) and AWS keys.
@@ -204,7 +205,7 @@ def weed_binary() -> Path:
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:
-    lock = open(data_dir / ".headrace-lock", "w")  # noqa: SIM115 - held as long as the store runs
+    lock = open(data_dir / ".headrace-lock", "a+")  # noqa: SIM115 - held as long as the store runs
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -216,12 +217,21 @@ def _lock_folder(data_dir: Path) -> IO[str]:
     return lock
 
 
-def _forget_previous_run(data_dir: Path) -> None:
+def _forget_previous_run(data_dir: Path, lock: IO[str], run_dir: Path) -> None:
     # Its flags, which would come back wherever we give none.
     (data_dir / "mini.options").unlink(missing_ok=True)
     # The master's state, named after a port that is not used again; volumes report themselves to a new one.
     for state in data_dir.glob("m[0-9]*"):
         shutil.rmtree(state)
+    # Its temporary folder, if it was killed; the lock file remembers the last one.
+    lock.seek(0)
+    previous = Path(lock.read().strip())
+    if previous.name.startswith(_RUN_DIR_PREFIX) and previous.parent == run_dir.parent:
+        shutil.rmtree(previous, ignore_errors=True)
+    lock.seek(0)
+    lock.truncate()
+    lock.write(str(run_dir))
+    lock.flush()
 
 
 def _write_identities(path: Path, identities: Sequence[Identity]) -> None:

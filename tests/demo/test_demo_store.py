@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ def test_nothing_listens_beyond_loopback(seaweed: SeaweedStore) -> None:
     assert set(listening) == {"127.0.0.1"}
 
 
-def test_the_store_ends_when_its_starter_is_killed_and_the_folder_is_free_again(tmp_path: Path) -> None:
+def test_a_store_whose_starter_is_killed_ends_and_the_next_one_tidies_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = (
         "import sys, pathlib\n"
         "from headrace.demo.store import start_store\n"
@@ -123,8 +126,12 @@ def test_the_store_ends_when_its_starter_is_killed_and_the_folder_is_free_again(
         "print(store.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
+    data, temporary = tmp_path / "data", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     starter = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-c", script, str(data)],
+        env={**os.environ, "TMPDIR": str(temporary)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -134,8 +141,10 @@ def test_the_store_ends_when_its_starter_is_killed_and_the_folder_is_free_again(
     starter.kill()
     starter.communicate()
     store.wait(timeout=30)
-    with start_store(tmp_path):
+    assert len(list(temporary.iterdir())) == 1
+    with start_store(data):
         pass
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_folder_stays_locked_as_long_as_the_store_lives(tmp_path: Path) -> None:
@@ -191,3 +200,41 @@ def test_a_child_that_ignores_sigterm_is_killed() -> None:
     child.stdout.readline()
     assert end_child(child, timeout_s=0.2) == -signal.SIGKILL
     child.stdout.close()
+
+
+def test_a_signal_during_the_start_of_a_child_is_not_lost() -> None:
+    from headrace.demo.child import start_child
+
+    class Came(BaseException):
+        pass
+
+    def handler(_signal: int, _frame: object) -> None:
+        raise Came
+
+    before_fork = True
+
+    def raise_signal_once() -> None:
+        nonlocal before_fork
+        if before_fork:
+            before_fork = False
+            signal.raise_signal(signal.SIGTERM)
+
+    os.register_at_fork(after_in_parent=raise_signal_once)
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(Came):
+            start_child([sys.executable, "-c", "import signal; signal.pause()"], environment=os.environ)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [
+        child for child in psutil.Process().children() if "signal.pause" in " ".join(child.cmdline())
+    ] == []
+
+
+def test_a_child_does_not_inherit_blocked_signals() -> None:
+    from headrace.demo.child import start_child
+
+    script = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    child = start_child([sys.executable, "-c", script], environment=os.environ, stdout=subprocess.PIPE)
+    shown, _ = child.communicate()
+    assert shown == b"set()\n"
