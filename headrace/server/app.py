@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.server import info, probes
+from headrace.server import info, prefix_cache, probes
 from headrace.server.auth import ApiKeyMiddleware
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
@@ -29,6 +29,7 @@ ROUTES = (
     Route("/get_model_info", info.model_info, methods=["GET"]),
     Route("/server_info", info.server_info, methods=["GET"]),
     Route("/get_server_info", info.server_info, methods=["GET"]),
+    Route("/flush_cache", prefix_cache.flush, methods=["GET", "POST"]),
     Route("/v1/models", info.list_models, methods=["GET"]),
     Route("/v1/models/{id:path}", info.show_model, methods=["GET"]),
     Route("/v1/completions", completions, methods=["POST"]),

@@ -10,10 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.server.body import parse, read_json_object
 from headrace.server.choice import Delta
+from headrace.server.choice_plan import chat_plan
 from headrace.server.context import ServerContext
 from headrace.server.disconnect import WhileConnected
 from headrace.server.errors import invalid
-from headrace.server.generation import Generation, deltas, prepare
+from headrace.server.generation import Generation, collect, prepare
+from headrace.server.logprobs import chat_logprobs
 from headrace.server.prompts import check_chat, encode_chat
 from headrace.server.protocol import (
     AnswerMessage,
@@ -21,6 +23,7 @@ from headrace.server.protocol import (
     ChatChunk,
     ChatChunkChoice,
     ChatDelta,
+    ChatLogprobs,
     ChatRequest,
     ChatResponse,
     ChunkUsage,
@@ -39,16 +42,20 @@ async def chat_completions(request: Request) -> Response:
     wanted = _newer_limit_wins(parse(body, ChatRequest))
     context.check_model(wanted.model)
     refuse_unsupported(body, CHAT_OFF_VALUES)
+    context.check_priority(wanted.priority)
     check_chat(wanted)
+    plan = chat_plan(wanted)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.client.admit():
             generation = await prepare(
                 context.client,
                 wanted,
+                plan,
                 lambda model: [encode_chat(model, wanted)],
                 id_prefix="chatcmpl",
                 default_max_tokens=None,
+                cache_report=context.options.enable_cache_report,
             )
             name = context.options.served_model_name
             with context.client.submit(generation.generates) as tokens:
@@ -74,24 +81,30 @@ def _newer_limit_wins(request: ChatRequest) -> ChatRequest:
 
 
 async def _collect(generation: Generation, tokens: TokenStream, model: str) -> ChatResponse:
-    texts: list[str] = []
-    end = Delta("")
-    async for _, delta in deltas(generation, tokens):
-        texts.append(delta.text)
-        end = delta
-    choice = ChatChoice(
-        index=0,
-        message=AnswerMessage(content="".join(texts)),
-        finish_reason=end.finish_reason,
-        matched_stop=UNSET if end.matched_stop is None else end.matched_stop,
+    answers = await collect(generation, tokens)
+    choices = tuple(
+        ChatChoice(
+            index=index,
+            message=AnswerMessage(content=answer.text),
+            logprobs=_logprobs(generation, answer),
+            finish_reason=answer.finish_reason,
+            matched_stop=UNSET if answer.matched_stop is None else answer.matched_stop,
+        )
+        for index, answer in enumerate(answers)
     )
     return ChatResponse(
         id=generation.id,
         created=generation.created,
         model=model,
-        choices=(choice,),
+        choices=choices,
         usage=generation.usage(),
     )
+
+
+def _logprobs(generation: Generation, delta: Delta) -> ChatLogprobs | None:
+    if generation.plan.top_logprobs is None:
+        return None
+    return chat_logprobs(delta.tokens, generation.pieces)
 
 
 class _Chunks:
@@ -105,8 +118,10 @@ class _Chunks:
         choices = []
         if first:
             choices.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        if delta.text:
-            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(content=delta.text)))
+        logprobs = _logprobs(self._generation, delta)
+        if delta.text or (logprobs and logprobs.content):
+            content = ChatDelta(content=delta.text)
+            choices.append(ChatChunkChoice(index=index, delta=content, logprobs=logprobs))
         if delta.finish_reason is not None:
             choices.append(
                 ChatChunkChoice(

@@ -9,10 +9,12 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.server.body import parse, read_json_object
 from headrace.server.choice import Delta
+from headrace.server.choice_plan import completion_plan
 from headrace.server.context import ServerContext
 from headrace.server.disconnect import WhileConnected
-from headrace.server.generation import Generation, deltas, prepare
-from headrace.server.prompts import encode_prompts, split_prompts
+from headrace.server.generation import Generation, collect, prepare
+from headrace.server.logprobs import completion_logprobs
+from headrace.server.prompts import Prompt, encode_prompts, split_prompts
 from headrace.server.protocol import (
     ChunkUsage,
     CompletionChoice,
@@ -22,28 +24,41 @@ from headrace.server.protocol import (
 )
 from headrace.server.responses import JsonResponse
 from headrace.server.sampling import COMPLETION_MAX_TOKENS
+from headrace.server.served_model import ServedModel
 from headrace.server.streaming import stream_answer
 from headrace.server.token_stream import TokenStream
 from headrace.server.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
 
 
 async def completions(request: Request) -> Response:
-    """Continue one or more prompts; the choice's index is the prompt's."""
+    """Continue one or more prompts; the i-th choice of a prompt has the index prompt × n + i."""
     context = ServerContext.of(request)
     body = await read_json_object(request, context.options.max_body_bytes)
     wanted = parse(body, CompletionRequest)
     context.check_model(wanted.model)
     refuse_unsupported(body, COMPLETION_OFF_VALUES)
+    context.check_priority(wanted.priority)
     prompts = split_prompts(wanted.prompt)
+    plan = completion_plan(wanted, len(prompts))
+
+    def encode(model: ServedModel) -> Sequence[Prompt]:
+        return encode_prompts(
+            model,
+            prompts,
+            echo=plan.echo,
+            skip_special_tokens=wanted.skip_special_tokens is not False,
+        )
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.client.admit():
             generation = await prepare(
                 context.client,
                 wanted,
-                lambda model: encode_prompts(model, prompts),
+                plan,
+                encode,
                 id_prefix="cmpl",
                 default_max_tokens=COMPLETION_MAX_TOKENS,
+                cache_report=context.options.enable_cache_report,
             )
             name = context.options.served_model_name
             with context.client.submit(generation.generates) as tokens:
@@ -60,24 +75,22 @@ async def completions(request: Request) -> Response:
 
 
 async def _collect(generation: Generation, tokens: TokenStream, model: str) -> CompletionResponse:
-    texts: list[list[str]] = [[] for _ in generation.choices]
-    ends = [Delta("")] * len(generation.choices)
-    async for index, delta in deltas(generation, tokens):
-        texts[index].append(delta.text)
-        ends[index] = delta
+    answers = await collect(generation, tokens)
     return CompletionResponse(
         id=generation.id,
         created=generation.created,
         model=model,
-        choices=tuple(_choice(index, "".join(texts[index]), end) for index, end in enumerate(ends)),
+        choices=tuple(_choice(generation, index, answer) for index, answer in enumerate(answers)),
         usage=generation.usage(),
     )
 
 
-def _choice(index: int, text: str, delta: Delta) -> CompletionChoice:
+def _choice(generation: Generation, index: int, delta: Delta) -> CompletionChoice:
+    told = generation.plan.top_logprobs is not None
     return CompletionChoice(
         index=index,
-        text=text,
+        text=delta.text,
+        logprobs=completion_logprobs(delta.tokens, generation.pieces) if told else None,
         finish_reason=delta.finish_reason,
         matched_stop=UNSET if delta.matched_stop is None else delta.matched_stop,
     )
@@ -93,9 +106,9 @@ class _Chunks:
     def of_delta(
         self, index: int, _first: bool, delta: Delta, usage: ChunkUsage
     ) -> Sequence[CompletionResponse]:
-        if not delta.text and delta.finish_reason is None:
+        if not delta.text and not delta.tokens and delta.finish_reason is None:
             return ()
-        return (self._chunk((_choice(index, delta.text, delta),), usage),)
+        return (self._chunk((_choice(self._generation, index, delta),), usage),)
 
     def of_usage(self, usage: Usage) -> CompletionResponse:
         return self._chunk((), usage)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from headrace.server.engine_client import EngineClient
-from headrace.server.errors import ApiError
+from headrace.server.errors import ApiError, invalid
 from headrace.server.options import ServeOptions
 
 
@@ -37,4 +37,14 @@ class ServerContext:
                 f"The model {name[:200]!r} is not served here. Served: {served!r}.",
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_priority(self, priority: int | None) -> None:
+        """Raises ApiError 400 for a priority that would be without effect."""
+        if priority and not self.options.engine.enable_priority_scheduling:
+            raise invalid(
+                f"`priority` is {priority}, but this server goes by the time of arrival. Leave it out, or have the "
+                "server started with --enable-priority-scheduling.",
+                "priority",
+                "unsupported_parameter",
             )

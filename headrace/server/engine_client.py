@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from contextlib import contextmanager
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import (
     Abort,
+    CacheFlushed,
     EngineMessage,
+    FlushCache,
     FrontMessage,
     Generate,
     LoadFailed,
@@ -58,12 +61,17 @@ class EngineClient:
         text_pool: Executor,
         *,
         load_timeout_s: float = LOAD_TIMEOUT_S,
+        max_waiting: int | None = None,
     ) -> None:
+        """`max_waiting`: requests that may wait for the end of the load; the engine bounds its own queue."""
         self._send = send
         self._build_model = build_model
         self._load_timeout_s = load_timeout_s
         self._streams: dict[str, TokenStream] = {}
+        self._flushes: deque[asyncio.Future[CacheFlushed]] = deque()
         self._admitted = 0
+        self._max_waiting = max_waiting
+        self._waiting = 0
         self._changed = asyncio.Event()
         self._building: asyncio.Task[None] | None = None
         self.text_pool = text_pool
@@ -123,6 +131,25 @@ class EngineClient:
             if self._admitted == 0:
                 self._tell()
 
+    @contextmanager
+    def waiting_for_load(self) -> Iterator[None]:
+        """Count a request that waits for the load, if it has not ended. Raises ApiError 503 if too many do."""
+        if self.model is not None and self.ready is not None:
+            yield
+            return
+        if self._waiting == self._max_waiting:
+            raise unavailable(
+                f"The model is still loading ({self.progress.line()}), and {self._waiting} requests wait for it "
+                "already, as many as --max-queued-requests allows. Ask again later.",
+                "queue_full",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
     def drain(self) -> None:
         """Admit nothing more, and let go of those that still wait for the load. Running requests go on."""
         self.draining = True
@@ -133,6 +160,10 @@ class EngineClient:
         if self.failure is not None:
             return
         self.failure = error
+        flushes, self._flushes = self._flushes, deque()
+        for flush in flushes:
+            if not flush.done():
+                flush.set_exception(self._failure_for_client(error))
         streams, self._streams = self._streams, {}
         for rid, stream in streams.items():
             stream.fail(rid, self._failure_for_client(error))
@@ -151,8 +182,19 @@ class EngineClient:
             self._streams[generate.rid] = stream
             if not self._send(generate):
                 stream.__exit__(None, None, None)
-                raise ApiError(500, "The engine process is gone.", code="engine_failed")
+                raise _gone()
         return stream
+
+    async def flush_cache(self) -> CacheFlushed:
+        """Have the engine empty its prefix cache; what it says. Raises ApiError 500 if it is gone."""
+        self._refuse_if_failed()
+        answer = asyncio.get_running_loop().create_future()
+        if not self._send(FlushCache()):
+            raise _gone()
+        # An asker who leaves keeps the place: the engine's answers come in the order of the questions.
+        self._flushes.append(answer)
+        flushed: CacheFlushed = await answer
+        return flushed
 
     def _end(self, rid: str, abort: bool) -> None:
         self._streams.pop(rid, None)
@@ -171,7 +213,11 @@ class EngineClient:
                         stream.put(output)
             case RequestFailed(rid, status, code, text):
                 if stream := self._streams.get(rid):
-                    stream.fail(rid, ApiError(status, text, code=code))
+                    stream.fail(rid, _refusal(status, code, text))
+            case CacheFlushed():
+                flush = self._flushes.popleft()
+                if not flush.done():
+                    flush.set_result(message)
             case LoadProgress():
                 self.progress.add(message, time.monotonic())
             case ModelInfo():
@@ -238,3 +284,12 @@ class EngineClient:
             return error
         what = "The engine failed" if self.ready is not None else "The model could not be loaded"
         return ApiError(500, f"{what}: {error.message}", code="engine_failed")
+
+
+def _refusal(status: int, code: str, text: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    return ApiError(status, text, code=code, headers=headers)
+
+
+def _gone() -> ApiError:
+    return ApiError(500, "The engine process is gone.", code="engine_failed")

@@ -85,7 +85,7 @@ async def _serve(
         build_served_model, chat_template=chat_template, sampling_defaults=options.sampling_defaults
     )
     with ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text") as text_pool:
-        client = EngineClient(channel.send, build, text_pool)
+        client = EngineClient(channel.send, build, text_pool, max_waiting=options.engine.max_queued_requests)
         channel.start(loop, client.receive)
         server = make_server(client, options, engine_started_s)
         serving = loop.create_task(server.serve(sockets=[listener]))

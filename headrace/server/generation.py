@@ -5,15 +5,26 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headrace.ipc.messages import Generate
+import msgspec
+from msgspec import UNSET
+
+from headrace.ipc.messages import Generate, SamplingParams
+from headrace.server.checks import check_context, check_sampling, stop_strings
 from headrace.server.choice import ChoiceText, Delta
+from headrace.server.choice_plan import ChoicePlan, choice_seed
 from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError
-from headrace.server.protocol import SamplingRequest, Usage
-from headrace.server.sampling import check_context, check_sampling, resolve, stop_strings
+from headrace.server.prompts import Prompt
+from headrace.server.protocol import PromptTokensDetails, SamplingRequest, Usage
+from headrace.server.sampling import resolve
 from headrace.server.served_model import ServedModel
 from headrace.server.token_stream import TokenStream
+from headrace.server.token_track import TokenTrack
+
+if TYPE_CHECKING:
+    from headrace.text.pieces import PieceTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,73 +34,171 @@ class Generation:
     Attributes:
         id: OpenAI's id of the answer; engine's request ids are made from it.
         created: Unix time in whole seconds.
-        generates: one for each choice, in the order of the choices' indices.
+        plan: the choices per prompt.
+        pieces: the texts of tokens.
+        generates: `plan.best_of` for each prompt, prompt by prompt.
         choices: their texts.
+        cache_report: usage tells how many prompt tokens were cached.
     """
 
     id: str
     created: int
+    plan: ChoicePlan
+    pieces: "PieceTable"
     generates: tuple[Generate, ...]
     choices: tuple[ChoiceText, ...]
+    cache_report: bool
 
     def usage(self) -> Usage:
-        """Tokens so far."""
-        prompt = sum(len(generate.input_ids) for generate in self.generates)
+        """Tokens so far. A prompt counts once, and so does what its first choice found in the cache."""
+        of_prompts = slice(None, None, self.plan.best_of)
+        prompt = sum(len(generate.input_ids) for generate in self.generates[of_prompts])
         completion = sum(choice.token_count for choice in self.choices)
-        return Usage(prompt_tokens=prompt, total_tokens=prompt + completion, completion_tokens=completion)
+        cached = sum(choice.cached_tokens for choice in self.choices[of_prompts])
+        return Usage(
+            prompt_tokens=prompt,
+            total_tokens=prompt + completion,
+            completion_tokens=completion,
+            prompt_tokens_details=PromptTokensDetails(cached) if self.cache_report else UNSET,
+        )
+
+    def best(self) -> list[int]:
+        """The choices that are answered, by their place in `choices`: `plan.n` for each prompt.
+
+        All of them in their order, or those with the highest logprob per token, the best first.
+        """
+        n, best_of = self.plan.n, self.plan.best_of
+        places: list[int] = []
+        for start in range(0, len(self.choices), best_of):
+            of_prompt = list(range(start, start + best_of))
+            if best_of > n:
+                of_prompt.sort(key=lambda place: self.choices[place].mean_logprob(), reverse=True)
+            places += of_prompt[:n]
+        return places
 
 
 async def prepare(
     client: EngineClient,
     request: SamplingRequest,
-    encode: Callable[[ServedModel], Sequence[list[int]]],
+    plan: ChoicePlan,
+    encode: Callable[[ServedModel], Sequence[Prompt]],
     *,
     id_prefix: str,
     default_max_tokens: int | None,
+    cache_report: bool,
 ) -> Generation:
     """Check the request, encode its prompts off the loop, and wait for the end of the load.
 
     `default_max_tokens` None means the rest of the context. Raises ApiError.
     """
-    model = await client.loaded_model()
-    check_sampling(request, model.vocab_size)
-    prompts = await asyncio.get_running_loop().run_in_executor(client.text_pool, encode, model)
-    for prompt in prompts:
-        check_context(len(prompt), request.max_tokens, model.context_length)
-    ready = await client.until_serving()
+    with client.waiting_for_load():
+        model = await client.loaded_model()
+        check_sampling(request, model.vocab_size, default_max_tokens=default_max_tokens, can_score=plan.echo)
+        prompts = await asyncio.get_running_loop().run_in_executor(client.text_pool, encode, model)
+        for prompt in prompts:
+            check_context(
+                len(prompt.ids),
+                request.max_tokens,
+                model.context_length,
+                min_tokens=request.min_tokens or 0,
+            )
+        ready = await client.until_serving()
     from headrace.text.detokenizer import Detokenizer
     from headrace.text.stop_matcher import StopMatcher
 
     answer_id = f"{id_prefix}-{secrets.token_hex(12)}"
-    generates = []
-    choices = []
-    for index, prompt in enumerate(prompts):
+    generates: list[Generate] = []
+    choices: list[ChoiceText] = []
+    stops = stop_strings(request)
+    for prompt in prompts:
         sampling = resolve(
             request,
             model.defaults,
-            prompt_tokens=len(prompt),
+            prompt_tokens=len(prompt.ids),
             room_tokens=min(model.context_length, ready.max_total_tokens),
             default_max_tokens=default_max_tokens,
         )
-        generates.append(Generate(rid=f"{answer_id}-{index}", input_ids=prompt, sampling=sampling))
-        detokenizer = Detokenizer(
-            model.tokenizer, skip_special_tokens=request.skip_special_tokens is not False, prompt_ids=prompt
-        )
-        choices.append(ChoiceText(detokenizer, StopMatcher(stop_strings(request))))
-    return Generation(answer_id, int(time.time()), tuple(generates), tuple(choices))
+        for index in range(plan.best_of):
+            generates.append(
+                Generate(
+                    rid=f"{answer_id}-{len(generates)}",
+                    input_ids=prompt.ids,
+                    sampling=_of_choice(sampling, plan, index),
+                    priority=request.priority or 0,
+                )
+            )
+            detokenizer = Detokenizer(
+                model.tokenizer,
+                skip_special_tokens=request.skip_special_tokens is not False,
+                prompt_ids=prompt.ids,
+            )
+            track = None
+            if plan.top_logprobs is not None:
+                start = len(prompt.echo.text) if prompt.echo is not None else 0
+                track = TokenTrack(model.tokenizer.pieces, start=start)
+            choices.append(ChoiceText(detokenizer, StopMatcher(stops), track=track, echo=prompt.echo))
+    return Generation(
+        id=answer_id,
+        created=int(time.time()),
+        plan=plan,
+        pieces=model.tokenizer.pieces,
+        generates=tuple(generates),
+        choices=tuple(choices),
+        cache_report=cache_report,
+    )
 
 
 async def deltas(generation: Generation, tokens: TokenStream) -> AsyncIterator[tuple[int, Delta]]:
     """What each output adds, with the index of its choice; the engine is told when a stop string matched.
 
-    Raises ApiError if the engine fails, or aborts a generation by itself.
+    An echoed prompt is a delta of its own, before the choice's others. Raises ApiError if the engine fails, or
+    aborts a generation by itself.
     """
     index_of = {generate.rid: index for index, generate in enumerate(generation.generates)}
     async for output in tokens:
         index = index_of[output.rid]
         if output.finish_reason == "abort":
             raise ApiError(500, "The engine aborted the generation.", code="engine_aborted")
-        delta = generation.choices[index].push(output)
+        choice = generation.choices[index]
+        opening = choice.open(output)
+        if opening is not None:
+            yield index, opening
+        delta = choice.push(output)
         if delta.finish_reason is not None:
             tokens.end(output.rid)
         yield index, delta
+
+
+async def collect(generation: Generation, tokens: TokenStream) -> list[Delta]:
+    """The whole answers, each as one delta, in the order of the choices' indices. Raises as `deltas`."""
+    parts: list[list[Delta]] = [[] for _ in generation.choices]
+    async for place, delta in deltas(generation, tokens):
+        parts[place].append(delta)
+    return [_joined(parts[place]) for place in generation.best()]
+
+
+def _joined(parts: Sequence[Delta]) -> Delta:
+    end = parts[-1]
+    return Delta(
+        "".join(part.text for part in parts),
+        end.finish_reason,
+        end.matched_stop,
+        tuple(entry for part in parts for entry in part.tokens),
+    )
+
+
+def _of_choice(sampling: SamplingParams, plan: ChoicePlan, index: int) -> SamplingParams:
+    """One choice's own seed, and what must be told of its tokens, to the client or for the choice of the best."""
+    logprobs = plan.top_logprobs
+    if logprobs is None and plan.best_of > plan.n:
+        logprobs = 0
+    # An answer of no tokens exists for the sake of the prompt's logprobs only; the engine computes nothing else.
+    prompt_logprobs = plan.top_logprobs if plan.echo else None
+    if sampling.max_tokens == 0 and prompt_logprobs is None:
+        prompt_logprobs = 0
+    return msgspec.structs.replace(
+        sampling,
+        seed=choice_seed(sampling.seed, index),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )

@@ -12,8 +12,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         served_model_name: the `id` in /v1/models and the `model` that requests must name.
         api_key: bearer token that every route but the health probes asks for; None asks for none.
         chat_template: a Jinja template file that replaces the model's own, or None.
-        sampling_defaults: "model" takes generation_config.json's temperature, top_p and top_k where a request
-            gives none; "openai" does not.
+        sampling_defaults: "model" takes generation_config.json's temperature, top_p, top_k, min_p and
+            repetition_penalty where a request gives none; "openai" does not.
+        enable_cache_report: usage tells how many prompt tokens were found in the prefix cache.
         max_body_bytes: larger request bodies are answered 413.
         notes: one line each for flags that are accepted and have no effect here; printed at start.
     """
@@ -25,6 +26,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     chat_template: str | None = None
     sampling_defaults: str = "model"
+    enable_cache_report: bool = False
     shutdown_timeout_s: float = 30.0
     max_body_bytes: int = 16 << 20
     log_level: str = "info"

@@ -1,18 +1,28 @@
 """From a request's prompt or messages to token ids. Runs in a worker thread, except for the checks of form."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.server.checks import check_token_ids
+from headrace.server.echo import Echo, echo_ids, echo_text
 from headrace.server.errors import invalid, not_supported_yet
 from headrace.server.protocol import ChatMessage, ChatRequest
-from headrace.server.sampling import check_token_ids
 from headrace.server.served_model import ServedModel
 
 PROMPTS_AT_MOST = 1024
 
 # What a template gets from the request's own fields; chat_template_kwargs may not replace it.
 _RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "self"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt for the engine, and for the answer if that begins with it."""
+
+    ids: list[int]
+    echo: Echo | None = None
 
 
 def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[str | list[int]]:
@@ -37,19 +47,30 @@ def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[str | l
     return prompts
 
 
-def encode_prompts(model: ServedModel, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-    """Token ids of each prompt, special tokens added to texts only. Raises ApiError 400."""
+def encode_prompts(
+    model: ServedModel, prompts: Sequence[str | list[int]], *, echo: bool, skip_special_tokens: bool
+) -> list[Prompt]:
+    """Token ids of each prompt, special tokens added to texts only. Raises ApiError 400.
+
+    `skip_special_tokens`: an echo of token ids leaves them out; a text is echoed as it is.
+    """
     encoded = []
     for prompt in prompts:
+        heard: Echo | None = None
         if isinstance(prompt, str):
-            encoded.append(_encode(model, prompt, "prompt", add_special_tokens=True))
+            ids = _encode(model, prompt, "prompt", add_special_tokens=True)
+            if echo:
+                heard = echo_text(model.tokenizer, ids, prompt)
         else:
-            check_token_ids(prompt, model.vocab_size, "prompt")
-            encoded.append(prompt)
+            ids = prompt
+            check_token_ids(ids, model.vocab_size, "prompt")
+            if echo:
+                heard = echo_ids(model.tokenizer, ids, skip_special_tokens=skip_special_tokens)
+        encoded.append(Prompt(ids, heard))
     return encoded
 
 
-def encode_chat(model: ServedModel, request: ChatRequest) -> list[int]:
+def encode_chat(model: ServedModel, request: ChatRequest) -> Prompt:
     """Token ids of the rendered conversation. Raises ApiError 400, with the template's own words if it refuses."""
     if model.template is None:
         raise invalid(
@@ -71,7 +92,7 @@ def encode_chat(model: ServedModel, request: ChatRequest) -> list[int]:
         text = model.template.render(messages, add_generation_prompt=add_prompt, **kwargs)
     except HeadraceError as error:
         raise invalid(str(error), "messages", "template_error") from None
-    return _encode(model, text + opening, "messages", add_special_tokens=False)
+    return Prompt(_encode(model, text + opening, "messages", add_special_tokens=False))
 
 
 def check_chat(request: ChatRequest) -> None:

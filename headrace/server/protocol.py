@@ -26,7 +26,15 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    n: int | None = None
     max_tokens: int | None = None
+    priority: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -35,6 +43,9 @@ class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt` has four forms: a string, strings, token ids, lists of token ids."""
 
     prompt: str | list[str | int | list[int]]
+    best_of: int | None = None
+    logprobs: int | bool | None = None
+    echo: bool | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True):
@@ -61,22 +72,69 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """What is told of the prompts' tokens with --enable-cache-report."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens counted once per prompt and summed over choices."""
+    """Prompt tokens counted once per prompt, completion tokens summed over all choices that were generated."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
 
 
 # Absent unless asked for; then null in the chunks before the last one.
 ChunkUsage = Usage | UnsetType | None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Four lists with one entry per token; the first token of an echoed prompt has no logprob.
+
+    Attributes:
+        text_offset: the character of the choice's text (echo included) at which the token begins.
+        top_logprobs: the likeliest tokens' texts, and the chosen one's, with their logprobs.
+    """
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class ChatTopLogprob(msgspec.Struct, frozen=True):
+    """A token that might have stood there. `bytes` are those of its text; null for an id without a token."""
+
+    token: str
+    bytes: list[int] | None
+    logprob: float
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """A token of the message, and the likeliest ones in its place."""
+
+    token: str
+    bytes: list[int] | None
+    logprob: float
+    top_logprobs: list[ChatTopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """The message's tokens in order."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +142,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
     matched_stop: MatchedStop | UnsetType = UNSET
 
@@ -112,7 +170,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     message: AnswerMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None
     matched_stop: MatchedStop | UnsetType = UNSET
 
@@ -140,7 +198,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None = None
     matched_stop: MatchedStop | UnsetType = UNSET
 

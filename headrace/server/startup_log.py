@@ -45,18 +45,12 @@ async def log_startup(client: EngineClient, engine_started_s: float) -> None:
     finally:
         waiting.cancel()
     if waiting.exception() is None:
-        _log_ready(waiting.result(), client.model.defaults.ignored if client.model else (), engine_started_s)
+        _log_ready(waiting.result(), engine_started_s)
 
 
-def _log_ready(ready: Ready, ignored: Sequence[str], engine_started_s: float) -> None:
+def _log_ready(ready: Ready, engine_started_s: float) -> None:
     for line in ready.summary:
         _log.info("%s", line)
-    if ignored:
-        _log.warning(
-            "generation_config.json asks for %s, which is not applied yet: answers may differ from those "
-            "of servers that do.",
-            ", ".join(ignored),
-        )
     phases = since_exec(ready.phases, engine_started_s)
     for line in table_lines(phases):
         _log.info("%s", line)

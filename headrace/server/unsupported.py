@@ -7,14 +7,7 @@ from headrace.server.errors import not_supported_yet
 
 # Field → the values that ask for nothing. null always does.
 _SAMPLING: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "use_beam_search": (False,),
     "stop_regex": ("", []),
     "no_stop_trim": (False,),
@@ -41,21 +34,16 @@ _SAMPLING: dict[str, tuple[Any, ...]] = {
     "return_tokens_as_token_ids": (False,),
     "lora_path": (),
     "session_params": ({},),
-    "priority": (0,),
 }
 
 COMPLETION_OFF_VALUES: dict[str, tuple[Any, ...]] = _SAMPLING | {
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (False,),
     "suffix": ("",),
     "prompt_embeds": (),
     "add_special_tokens": (True,),
 }
 
 CHAT_OFF_VALUES: dict[str, tuple[Any, ...]] = _SAMPLING | {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
+    "best_of": (1,),
     "echo": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),

@@ -72,7 +72,13 @@ def running_front(
                 build_served_model, chat_template=None, sampling_defaults=options.sampling_defaults
             )
             with ThreadPoolExecutor(2) as pool:
-                client = EngineClient(channel.send, build, pool, load_timeout_s=load_timeout_s)
+                client = EngineClient(
+                    channel.send,
+                    build,
+                    pool,
+                    load_timeout_s=load_timeout_s,
+                    max_waiting=options.engine.max_queued_requests,
+                )
                 channel.start(asyncio.get_running_loop(), client.receive)
                 server = make_server(client, options)
                 end = asyncio.Event()

@@ -16,12 +16,14 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from byte_model import CONTEXT_LENGTH, EOS_ID, ids_of, model_info
+from byte_model import CONTEXT_LENGTH, EOS_ID, VOCAB_SIZE, ids_of, model_info
 
 from headrace.ipc.channel import EngineChannel
 from headrace.ipc.messages import (
     Abort,
+    CacheFlushed,
     EngineMessage,
+    FlushCache,
     FrontMessage,
     Generate,
     LoadFailed,
@@ -32,6 +34,7 @@ from headrace.ipc.messages import (
     RequestFailed,
     StepOutput,
     Stop,
+    TokenLogprob,
     TokenOutput,
 )
 from headrace.ipc.options import EngineStart
@@ -48,14 +51,30 @@ READY = Ready(
 WAIT_S = 30.0
 
 
-def say(text: str, *, ids_per_step: int = 1) -> Script:
-    """Answers `text` and the end-of-sequence id, or as much as max_tokens allows."""
+def logprob_of(token_id: int, top: int) -> TokenLogprob:
+    """What `say` tells of a token: a number that only its id decides, and `top` ids from itself downwards."""
+    ids = [(token_id - i) % VOCAB_SIZE for i in range(top)]
+    return TokenLogprob(-token_id / 1000, tuple((i, -token_id / 1000 - n) for n, i in enumerate(ids)))
+
+
+def prompt_logprobs_of(generate: Generate) -> tuple[TokenLogprob, ...]:
+    """What the first output tells of the prompt."""
+    top = generate.sampling.prompt_logprobs
+    return () if top is None else tuple(logprob_of(token_id, top) for token_id in generate.input_ids[1:])
+
+
+def say(text: str, *, ids_per_step: int = 1, cached_tokens: int = 0) -> Script:
+    """Answers `text` and the end-of-sequence id, or as much as max_tokens allows, with logprobs if asked."""
 
     def script(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
         ids = ids_of(text) if generate.sampling.ignore_eos else [*ids_of(text), EOS_ID]
         if generate.sampling.ignore_eos:
             ids = (ids * generate.sampling.max_tokens)[: generate.sampling.max_tokens]
         cut = ids[: generate.sampling.max_tokens]
+        top = generate.sampling.logprobs
+        prompt_logprobs = prompt_logprobs_of(generate)
+        if not cut:
+            yield TokenOutput(generate.rid, (), "length", prompt_logprobs=prompt_logprobs)
         for start in range(0, len(cut), ids_per_step):
             piece = tuple(cut[start : start + ids_per_step])
             last = start + ids_per_step >= len(cut)
@@ -65,6 +84,9 @@ def say(text: str, *, ids_per_step: int = 1) -> Script:
                 piece,
                 finish_reason=("stop" if eos else "length") if last else None,
                 matched_stop=EOS_ID if eos else None,
+                cached_tokens=cached_tokens if start == 0 else 0,
+                logprobs=() if top is None else tuple(logprob_of(token_id, top) for token_id in piece),
+                prompt_logprobs=prompt_logprobs if start == 0 else (),
             )
 
     return script
@@ -177,6 +199,10 @@ class ScriptedEngine:
                 self._running[message.rid] = self.script(message)
             case Abort(rid):
                 self._running.pop(rid, None)
+            case FlushCache() if self._running:
+                self.send(CacheFlushed(False, f"{len(self._running)} requests are running."))
+            case FlushCache():
+                self.send(CacheFlushed(True, "The prefix cache is empty."))
         with self._arrived:
             self.received.append(message)
             self._arrived.notify_all()
@@ -192,7 +218,7 @@ class ScriptedEngine:
                 continue
             if answer.finish_reason is not None:
                 del self._running[rid]
-            if answer.token_ids:
+            if answer.token_ids or answer.finish_reason is not None:
                 outputs.append(answer)
         if outputs:
             channel.send(StepOutput(tuple(outputs)))

@@ -85,8 +85,8 @@ def test_extensions_pass_through(client: openai.OpenAI) -> None:
 
 
 def test_errors_arrive_as_the_clients_types_with_the_message(client: openai.OpenAI, front: Front) -> None:
-    with pytest.raises(openai.BadRequestError, match="`n` is not supported yet") as bad:
-        client.completions.create(model="tiny", prompt="Say", n=3)
+    with pytest.raises(openai.BadRequestError, match="`n` must be from 1 to 128") as bad:
+        client.completions.create(model="tiny", prompt="Say", n=0)
     assert bad.value.param == "n"
     with pytest.raises(openai.NotFoundError, match="'tiny'") as missing:
         client.completions.create(model="other", prompt="Say")

@@ -12,13 +12,14 @@ from byte_model import EOS_ID, ids_of, model_info
 
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import LoadProgress, PhaseTime, TokenOutput
+from headrace.server.checks import check_context
 from headrace.server.choice import ChoiceText, Delta
 from headrace.server.engine_process import exit_sentence
 from headrace.server.errors import ApiError
 from headrace.server.launch import bind, process_age_s
 from headrace.server.progress import ProgressMeter
 from headrace.server.protocol import CompletionRequest
-from headrace.server.sampling import SamplingDefaults, check_context, model_defaults, resolve
+from headrace.server.sampling import SamplingDefaults, model_defaults, resolve
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
 from headrace.server.startup_log import since_exec, table_lines
@@ -70,12 +71,24 @@ class TestChoiceText:
 class TestSamplingDefaults:
     def test_the_files_values_are_taken_and_zero_top_k_means_all(self) -> None:
         assert model_defaults({"temperature": 0.7, "top_k": 0}) == SamplingDefaults(0.7, 1.0, -1)
+        assert model_defaults({"min_p": 0.1, "repetition_penalty": 1.1}) == SamplingDefaults(
+            min_p=0.1, repetition_penalty=1.1
+        )
 
     def test_what_is_absent_or_null_stays_open_ais(self) -> None:
         assert model_defaults({"top_p": None, "do_sample": False}) == SamplingDefaults()
 
     @pytest.mark.parametrize(
-        "config", [{"temperature": -1}, {"top_p": 0}, {"top_p": "high"}, {"top_k": 2.5}, {"top_k": -7}]
+        "config",
+        [
+            {"temperature": -1},
+            {"top_p": 0},
+            {"top_p": "high"},
+            {"top_k": 2.5},
+            {"top_k": -7},
+            {"min_p": 1.5},
+            {"repetition_penalty": 0},
+        ],
     )
     def test_a_value_that_no_request_might_give_is_an_error_that_names_file_and_way_out(
         self, config: dict[str, object]
@@ -117,10 +130,10 @@ class TestLimits:
 
 class TestUnsupportedFields:
     def test_a_boolean_does_not_pass_for_a_number(self) -> None:
-        with pytest.raises(ApiError, match="`n`"):
-            refuse_unsupported({"n": True}, COMPLETION_OFF_VALUES)
-        with pytest.raises(ApiError, match="`echo`"):
-            refuse_unsupported({"echo": 0}, COMPLETION_OFF_VALUES)
+        with pytest.raises(ApiError, match="`length_penalty`"):
+            refuse_unsupported({"length_penalty": True}, COMPLETION_OFF_VALUES)
+        with pytest.raises(ApiError, match="`no_stop_trim`"):
+            refuse_unsupported({"no_stop_trim": 0}, COMPLETION_OFF_VALUES)
 
     def test_null_asks_for_nothing(self) -> None:
         refuse_unsupported(dict.fromkeys(COMPLETION_OFF_VALUES), COMPLETION_OFF_VALUES)

@@ -160,15 +160,6 @@ def test_the_log_tells_summary_table_and_readiness_in_this_order(caplog: pytest.
     assert lines[streaming].split() == ["streaming", "weights", "0.20", "0.50", "0.30"]
 
 
-def test_the_log_names_what_the_models_sampling_values_ask_for_in_vain(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with running_front(info=model_info(generation_config={"repetition_penalty": 1.1, "min_p": 0.0})):
-        pass
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert any("repetition_penalty=1.1" in line and "min_p" not in line for line in warnings)
-
-
 def test_the_engines_own_lines_are_logged_with_their_level(caplog: pytest.LogCaptureFixture) -> None:
     with running_front() as front:
         front.engine.send(LogLine("warning", "One core only."), LoadProgress("serving"))
