@@ -121,8 +121,13 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sampling-defaults",
         choices=("model", "openai"),
-        help="where temperature, top_p and top_k come from when a request does not give them: the model's "
-        "generation_config.json (default: model) or OpenAI's defaults",
+        help="where temperature, top_p, top_k, min_p and repetition_penalty come from when a request does not give "
+        "them: the model's generation_config.json (default: model) or OpenAI's defaults",
+    )
+    group.add_argument(
+        "--enable-cache-report",
+        action="store_true",
+        help="tell in each answer's usage how many prompt tokens were found in the prefix cache",
     )
     group.add_argument(
         "--skip-server-warmup",
@@ -158,16 +163,44 @@ def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
         help="requests that are computed together at the most (default: 64)",
     )
     group.add_argument(
+        "--max-queued-requests",
+        metavar="N",
+        type=values.integer(1),
+        help="requests that may wait, for a place among the running ones or for the end of the load; one more is "
+        "answered 503 with Retry-After (default: no limit)",
+    )
+    group.add_argument(
         "--chunked-prefill-size",
         metavar="TOKENS",
         type=values.chunk_size,
         help="prompt tokens computed in one step at the most (default: 512)",
     )
     group.add_argument(
+        "--max-prefill-tokens",
+        metavar="TOKENS",
+        type=values.integer(1),
+        help="the same limit for all prompts of a step together; the smaller one counts (default: 16384)",
+    )
+    group.add_argument(
         "--page-size",
         metavar="TOKENS",
         type=values.integer(1),
         help="tokens in one page of the KV pool (default: 16)",
+    )
+    group.add_argument(
+        "--disable-radix-cache",
+        action="store_true",
+        help="compute every prompt from its first token, without a prefix cache",
+    )
+    group.add_argument(
+        "--enable-priority-scheduling",
+        action="store_true",
+        help="serve requests with a higher `priority` first; without it the field is refused",
+    )
+    group.add_argument(
+        "--enable-deterministic-inference",
+        action="store_true",
+        help="give a greedy request the same text whatever runs beside it",
     )
     group.add_argument(
         "--random-seed",

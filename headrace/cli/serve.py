@@ -36,9 +36,17 @@ _ENGINE_FLAGS = (
     "mem_fraction_static",
     "max_total_tokens",
     "max_running_requests",
+    "max_queued_requests",
+    "max_prefill_tokens",
     "page_size",
     "random_seed",
     "log_level",
+)
+_ENGINE_SWITCHES = (
+    "skip_server_warmup",
+    "disable_radix_cache",
+    "enable_priority_scheduling",
+    "enable_deterministic_inference",
 )
 _FRONT_FLAGS = ("host", "port", "sampling_defaults", "log_level")
 
@@ -71,7 +79,7 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
 
         notes += notes_on_foreign_flags(args.foreign)
     model = _model(args)
-    engine = _given(args, _ENGINE_FLAGS)
+    engine = _given(args, _ENGINE_FLAGS) | {name: getattr(args, name) for name in _ENGINE_SWITCHES}
     if args.model_loader_extra_config is not None:
         from headrace.cli.loader_config import parse_load_config
 
@@ -98,10 +106,11 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
     if args.tokenizer_path is not None:
         parse_source(args.tokenizer_path)
     return ServeOptions(
-        engine=EngineOptions(model=model, skip_server_warmup=args.skip_server_warmup, **engine),
+        engine=EngineOptions(model=model, **engine),
         served_model_name=args.served_model_name if args.served_model_name is not None else model,
         api_key=_api_key(args.api_key, environ),
         chat_template=args.chat_template,
+        enable_cache_report=args.enable_cache_report,
         notes=tuple(notes),
         **front,
     )

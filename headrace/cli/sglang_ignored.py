@@ -38,7 +38,7 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         switches=("--trust-remote-code",),
     ),
     NoEffect(
-        "there is one scheduling policy: first come, first served, prompt chunks and decodes in one step",
+        "a step computes prompt chunks and decodes together, first come, first served",
         switches=(
             "--enable-mixed-chunk",
             "--enable-dynamic-chunking",
@@ -47,7 +47,6 @@ NO_EFFECT: tuple[NoEffect, ...] = (
             "--schedule-low-priority-values-first",
         ),
         values=(
-            "--max-prefill-tokens",
             "--prefill-max-requests",
             "--schedule-conservativeness",
             "--priority-scheduling-preemption-threshold",
@@ -63,11 +62,9 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         lists=("--prefill-delayer-forward-passes-buckets", "--prefill-delayer-wait-seconds-buckets"),
     ),
     NoEffect(
-        "there is no prefix cache yet",
+        "the prefix cache is one tree in the device's memory, and the least recently used goes first",
         switches=(
-            "--disable-radix-cache",
             "--disable-chunked-prefix-cache",
-            "--enable-cache-report",
             "--enable-hierarchical-cache",
             "--enable-lmcache",
         ),

@@ -88,8 +88,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         },
     ),
     Unsupported(
-        "Deterministic inference under batching is",
-        switches=("--enable-deterministic-inference",),
+        "Matching a trainer's numbers is",
         values={"--rl-on-policy-target": None},
     ),
     Unsupported(
@@ -149,8 +148,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     ),
     Unsupported(
         "Another scheduling policy is",
-        switches=("--enable-priority-scheduling",),
-        values={"--schedule-policy": "fcfs", "--max-queued-requests": None},
+        values={"--schedule-policy": "fcfs"},
     ),
     Unsupported(
         "Cutting prompts that are too long is",

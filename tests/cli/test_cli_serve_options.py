@@ -57,6 +57,8 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         f"S3://b/m --tokenizer-path {tmp_path} --chat-template {template} --context-length 100 --dtype float16 "
         "--device cuda --load-format dummy --api-key k --sampling-defaults openai --skip-server-warmup "
         "--log-level DEBUG --max-total-tokens 200 --max-running-requests 3 --chunked-prefill-size 64 "
+        "--max-queued-requests 4 --max-prefill-tokens 128 --disable-radix-cache --enable-priority-scheduling "
+        "--enable-deterministic-inference --enable-cache-report --schedule-policy fcfs "
         "--page-size 8 --random-seed 7 --shutdown-timeout 2.5 --max-body-size 1M --port 0 "
         '--model-loader-extra-config \'{"concurrency": 4, "memory_limit": -1, "distributed": false}\''
     )
@@ -71,6 +73,11 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
             context_length=100,
             max_total_tokens=200,
             max_running_requests=3,
+            max_queued_requests=4,
+            max_prefill_tokens=128,
+            disable_radix_cache=True,
+            enable_priority_scheduling=True,
+            enable_deterministic_inference=True,
             chunked_prefill_size=64,
             page_size=8,
             random_seed=7,
@@ -82,6 +89,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         api_key="k",
         chat_template=str(template),
         sampling_defaults="openai",
+        enable_cache_report=True,
         shutdown_timeout_s=2.5,
         max_body_bytes=1 << 20,
         log_level="debug",
@@ -179,6 +187,8 @@ def test_a_tokenizer_path_is_checked_like_a_model() -> None:
         "--context-length 0",
         "--max-total-tokens 0",
         "--max-running-requests 0",
+        "--max-queued-requests 0",
+        "--max-prefill-tokens 0",
         "--chunked-prefill-size 0",
         "--chunked-prefill-size -2",
         "--page-size 0",
