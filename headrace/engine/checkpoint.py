@@ -25,7 +25,7 @@ from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, open_store
 from headrace.stream.header import Shard
-from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard
+from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard, list_model
 
 _SMALL_READS_AT_ONCE = 8
 
@@ -66,7 +66,7 @@ def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
     with timeline.phase("open store"):
         store = open_store(source)
     with timeline.phase("list"):
-        listing = store.list()
+        listing = list_model(store)
     if listing.find(CONFIG_NAME) is None:
         raise BadMetadata(
             f"{source.uri} holds no {CONFIG_NAME}. {describe(listing)}",
@@ -130,7 +130,7 @@ def _check_index(index: bytes, shards: tuple[Shard, ...], where: str) -> None:
 
 def _fetch_tokenizer(path: str) -> dict[str, bytes]:
     store = open_store(parse_source(path))
-    listing = store.list()
+    listing = list_model(store)
     items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, names=TOKENIZER_NAMES).metadata
     if not items:
         raise BadMetadata(

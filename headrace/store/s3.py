@@ -25,6 +25,8 @@ from headrace.store.s3_errors import error_of_response
 from headrace.store.s3_listing import ListPage, NotAListing, is_weak, parse_page
 from headrace.store.s3_settings import S3Settings
 
+# Whoever waits for the first answer waits at a terminal.
+LIST_STALL_TIMEOUT_S = 10.0
 _MAX_LIST_BYTES = 16 << 20
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
@@ -55,7 +57,8 @@ class S3Store:
             NotFound: the bucket does not exist, or nothing lies under the prefix.
             StoreError: as the taxonomy says.
         """
-        connection = S3Connection(self.settings, self.source.bucket, self.stall_timeout_s)
+        stall_timeout_s = min(self.stall_timeout_s, LIST_STALL_TIMEOUT_S)
+        connection = S3Connection(self.settings, self.source.bucket, stall_timeout_s)
         try:
             prefix = self.source.prefix + "/" if self.source.prefix else ""
             listing = self._list(connection, prefix, _MAX_PAGES)

@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
-from headrace.source.objects import ObjectInfo
+from headrace.source.objects import Listing, ObjectInfo
 from headrace.store.base import Reader, Store, read_range, read_whole
+from headrace.store.errors import TransientError
 from headrace.stream.header import Shard, header_length, parse_header
 from headrace.stream.retry import RetryPolicy, persistently
 
@@ -76,6 +77,16 @@ class ReaderPool:
             thread.join()
         readers, self._readers, self._threads = self._readers, [], []
         return readers
+
+
+def list_model(
+    store: Store, *, policy: RetryPolicy = SMALL_READ_POLICY, wait: Callable[[float], object] = time.sleep
+) -> Listing:
+    """The store's listing; what the store may get over is tried again, no connection at all is told at once.
+
+    Raises as Store.list.
+    """
+    return persistently(store.list, policy, wait, retried=(TransientError,))
 
 
 def fetch_file(reader: Reader, item: ObjectInfo) -> bytes:

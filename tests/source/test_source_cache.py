@@ -21,7 +21,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def items(files: Mapping[str, bytes] = FILES, **versions: str) -> list[ObjectInfo]:
+def items(files: Mapping[str, bytes] = FILES, /, **versions: str) -> list[ObjectInfo]:
     return [
         ObjectInfo(f"model/{name}", name, len(data), versions.get(name.partition(".")[0], f"etag-of-{name}"))
         for name, data in files.items()

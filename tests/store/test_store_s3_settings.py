@@ -21,7 +21,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def resolve(files: Path | None = None, **variables: str) -> S3Settings:
+def resolve(files: Path | None = None, /, **variables: str) -> S3Settings:
     named = {}
     if files is not None:
         named = {

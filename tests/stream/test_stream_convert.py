@@ -55,22 +55,23 @@ EDGES = [
     3.4e38,
     1e308,
 ]
-NEAR_TIES = st.builds(
-    lambda base, step, sign: sign * float(np.nextafter(base, base + step)),
-    st.sampled_from(
-        [1 + 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-11, 2.0**-24, 1.5 * 2.0**-24, 2.0**-133, 65520.0]
-    ),
-    st.sampled_from([-1.0, 0.0, 1.0]),
-    st.sampled_from([1.0, -1.0]),
-)
+TIES = [1 + 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-11, 2.0**-24, 1.5 * 2.0**-24, 2.0**-133, 65520.0]
+
+
+@pytest.mark.parametrize(("source", "dtype"), PAIRS)
+def test_values_on_and_beside_a_tie_convert_as_in_torch(source: str, dtype: str) -> None:
+    # A double just above a tie of float16 is rounded onto it by float32: rounding twice gives another result.
+    beside = [np.nextafter(tie, tie * factor) for tie in TIES for factor in (0.0, 1.0, 2.0)]
+    values = torch.tensor([*beside, *(-value for value in beside)], dtype=torch.float64)
+    assert_as_torch(values.to(TORCH[source]).view(torch.uint8).numpy().tobytes(), source, dtype)
 
 
 @SEEDED
 @given(
-    st.lists(st.sampled_from(EDGES) | st.floats() | st.floats(width=16) | NEAR_TIES, min_size=1, max_size=70),
+    st.lists(st.sampled_from(EDGES) | st.floats() | st.floats(width=16), min_size=1, max_size=70),
     st.sampled_from(PAIRS),
 )
-def test_edges_ties_and_any_values_convert_as_in_torch(values: list[float], pair: tuple[str, str]) -> None:
+def test_edges_and_any_values_convert_as_in_torch(values: list[float], pair: tuple[str, str]) -> None:
     source, dtype = pair
     data = torch.tensor(values, dtype=torch.float64).to(TORCH[source]).view(torch.uint8).numpy().tobytes()
     assert_as_torch(data, source, dtype)

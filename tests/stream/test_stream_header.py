@@ -221,7 +221,7 @@ def test_a_file_that_the_reference_writes_is_read_as_the_reference_reads_it() ->
     )
     length = header_length(file[:8], len(file), WHERE)
     shard = parse(file[8 : 8 + length], len(file) - 8 - length)
-    for name, info in safetensors.deserialize(file):
+    for name, info in safetensors.deserialize(file):  # type: ignore[no-untyped-call]
         tensor = shard.tensors[name]
         assert (tensor.dtype, list(tensor.shape)) == (info["dtype"], info["shape"])
         assert file[tensor.start : tensor.end] == info["data"]

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader
-from headrace.store.errors import AccessDenied, Throttled
+from headrace.store.errors import AccessDenied, Throttled, Unreachable
 from headrace.stream.header import BadHeader
-from headrace.stream.headers import SPECULATIVE_BYTES, ReaderPool, fetch_file, fetch_shard
+from headrace.stream.headers import SPECULATIVE_BYTES, ReaderPool, fetch_file, fetch_shard, list_model
 from headrace.stream.retry import RetryPolicy
 from tests.faults import server as faults
 from tests.faults.opening import one_byte, only_object, store_of
@@ -78,6 +78,31 @@ def pool_with(server: FaultServer, count: int, size: int) -> tuple[ReaderPool, t
         server.objects[f"model/{number}"] = Stored.of(f"content {number}".encode())
     store = store_of(server)
     return ReaderPool(store, size, policy=AT_ONCE), store.list().objects
+
+
+def test_a_listing_that_fails_in_passing_is_tried_again(server: FaultServer) -> None:
+    _, items = pool_with(server, 2, 1)
+    server.list_script.extend(
+        [faults.error_answer(503, "SlowDown", Retry_After="3"), faults.error_answer(500)]
+    )
+    waited: list[float] = []
+    assert list_model(store_of(server), policy=AT_ONCE, wait=waited.append).objects == items
+    assert waited == [3.0, 0.0]
+
+
+def test_a_listing_that_is_refused_is_not_tried_again(server: FaultServer) -> None:
+    server.list_script.append(faults.error_answer(403, "AccessDenied"))
+    with pytest.raises(AccessDenied):
+        list_model(store_of(server))
+    assert len(server.log) == 1
+
+
+def test_an_endpoint_that_is_not_there_is_told_at_the_first_listing(server: FaultServer) -> None:
+    server.stop()
+    waited: list[float] = []
+    with pytest.raises(Unreachable):
+        list_model(store_of(server), wait=waited.append)
+    assert waited == []
 
 
 def test_every_item_gets_its_own_result(server: FaultServer) -> None:
