@@ -1,9 +1,7 @@
 """What many tests share: a real object store, the real small model, and surroundings without surprises."""
 
-import contextlib
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +14,10 @@ from headrace.source.uri import parse_source
 from headrace.store.s3_settings import resolve_s3_settings
 from headrace.store.upload import upload_files
 from headrace.store.upload_plan import find_files
+from tests.downloads import cached_folder
 from tests.profiles import use_profile
 
 use_profile()  # before the tests are imported, whose settings build on it
-
-# Where the real model is kept between runs, so that a developer downloads it once.
-MODEL_CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,15 +81,7 @@ def loopback_tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct as a checkpoint folder (bf16, one file). Read-only by agreement."""
-    folder = MODEL_CACHE / "smollm2-135m-instruct"
-    if not folder.exists():
-        MODEL_CACHE.mkdir(parents=True, exist_ok=True)
-        # Made aside and renamed: another run of the tests may be doing the same.
-        with tempfile.TemporaryDirectory(dir=MODEL_CACHE) as aside:
-            prepare_smollm2(Path(aside) / "model")
-            with contextlib.suppress(OSError):
-                (Path(aside) / "model").rename(folder)
-    return folder
+    return cached_folder("smollm2-135m-instruct", prepare_smollm2)
 
 
 @pytest.fixture(scope="session")

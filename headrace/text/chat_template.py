@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 TEMPLATE_FILE = "chat_template.jinja"
 PROCESSOR_TEMPLATE_FILE = "chat_template.json"
 
+# Stands after the final message that the answer continues; its space shows whether the template trims messages.
+# Plain ASCII, as some templates write a list of parts as Python does, with escapes.
+_END_OF_MESSAGE = "HEADRACE-END-OF-THE-FINAL-MESSAGE "
+
 # Names under which clients and templates know a message's reasoning.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
@@ -59,6 +63,7 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         **template_kwargs: Any,
@@ -66,15 +71,32 @@ class ChatTemplate:
         """The prompt's text, BOS included where the template writes one: encode it without special tokens.
 
         `messages`, `tools`, `documents` and `template_kwargs` are plain JSON values. With `tools`, a template
-        named "tool_use" is preferred.
+        named "tool_use" is preferred. With `continue_final_message` the prompt ends where the text of the last
+        message does, so that the answer goes on from there; no generation prompt is added then.
 
-        Raises TemplateError: with the template's own words where it refuses the conversation.
+        Raises TemplateError: with the template's own words where it refuses the conversation; the final message
+        has no text to continue, or the template changes it.
         """
+        prepared = [_prepare(message) for message in messages]
+        if not continue_final_message:
+            return self._render(prepared, add_generation_prompt, tools, documents, template_kwargs)
+        final = _mark_end(prepared)
+        text = self._render(prepared, False, tools, documents, template_kwargs)
+        return _cut_at_end(text, final)
+
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> str:
         template = self._choose(with_tools=tools is not None)
         variables = {
             **self._variables,
             **template_kwargs,
-            "messages": [_prepare(message) for message in messages],
+            "messages": messages,
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
@@ -153,6 +175,39 @@ def _compile(source: str, origin: str) -> "Template":
         f"The chat template in {origin} is not valid Jinja: {problem}.",
         remedy="Correct it or start the server with another one by --chat-template.",
     ) from cause
+
+
+def _mark_end(messages: list[dict[str, Any]]) -> str:
+    """Put the mark after the last message's text, in place; returns that text."""
+    final = messages[-1] if messages else {}
+    content: Any = final.get("content")
+    if isinstance(content, str):
+        final["content"] = content + _END_OF_MESSAGE
+        return content
+    for index in range(len(content) - 1, -1, -1) if isinstance(content, list) else ():
+        part = content[index]
+        if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
+            marked = {**part, "text": text + _END_OF_MESSAGE}
+            final["content"] = [*content[:index], marked, *content[index + 1 :]]
+            return text
+    raise TemplateError(
+        "The final message has no text that the answer could continue.",
+        remedy="Give it a text as content, or leave continue_final_message out.",
+    )
+
+
+def _cut_at_end(rendered: str, final: str) -> str:
+    """The prompt up to the mark, as transformers cuts it: without trailing space where the template trims."""
+    mark = _END_OF_MESSAGE.strip()
+    end = rendered.rfind(mark)
+    if end < 0 or final.strip() not in rendered:
+        raise TemplateError(
+            "The chat template leaves out the final message or changes its text, so the answer cannot continue it.",
+            remedy="End the conversation with another message, or leave continue_final_message out.",
+        )
+    before = rendered[:end]
+    trimmed = not rendered.startswith(_END_OF_MESSAGE, end)
+    return before.rstrip() if trimmed else before
 
 
 def _prepare(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,20 @@ CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 
+# The token names that a class of transformers has when no file gives them; a null in a file is not overruled.
+_CLASS_DEFAULTS = {
+    "GemmaTokenizer": {
+        "unk_token": "<unk>",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    "GPT2Tokenizer": dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
+    "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    "Qwen2Tokenizer": dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+}
+
 
 class TokenizerError(HeadraceError):
     """The tokenizer's files cannot be used."""
@@ -83,6 +97,8 @@ def read_tokenizer_config(files: Mapping[str, bytes]) -> TokenizerConfig:
     if not listed:
         # Older folders keep these apart; where the newer key stands, transformers does not look at the files.
         config |= {k: v for k, v in read_json_object(files, SPECIAL_TOKENS_MAP_FILE).items() if v is not None}
+    tokenizer_class = str(config.get("tokenizer_class") or "").removesuffix("Fast")
+    config = _class_defaults(tokenizer_class, files) | config
     try:
         named = _named_tokens(config)
         specials = (*named.values(), *_further_special_tokens(config))
@@ -98,7 +114,7 @@ def read_tokenizer_config(files: Mapping[str, bytes]) -> TokenizerConfig:
             remedy="Upload the model's files again.",
         ) from error
     return TokenizerConfig(
-        tokenizer_class=str(config.get("tokenizer_class") or "").removesuffix("Fast"),
+        tokenizer_class=tokenizer_class,
         named_tokens={name: token.content for name, token in named.items()},
         special_tokens=specials,
         added_tokens=tuple(added),
@@ -107,6 +123,17 @@ def read_tokenizer_config(files: Mapping[str, bytes]) -> TokenizerConfig:
         legacy=config.get("legacy"),
         chat_template=config.get("chat_template"),
     )
+
+
+def _class_defaults(tokenizer_class: str, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Those of the class's own names that tokenizer.json knows.
+
+    A Llama 3 folder, say, often has Llama's class and none of its tokens. Asked of the file's text, as parsing it a
+    second time would cost up to a second.
+    """
+    content = files.get("tokenizer.json", b"")
+    defaults = _CLASS_DEFAULTS.get(tokenizer_class, {})
+    return {name: token for name, token in defaults.items() if f'"{token}"'.encode() in content}
 
 
 def _special(token: object) -> AddedTokenSpec:

@@ -247,6 +247,34 @@ def test_named_templates_without_a_default_are_named_when_none_fits() -> None:
         load(files).render([])
 
 
+def test_a_continued_message_ends_the_prompt_at_its_last_character() -> None:
+    messages = [{"role": "user", "content": "Count"}, {"role": "assistant", "content": "one, two, "}]
+    text = only(CHATML).render(messages, continue_final_message=True)
+    assert text.endswith("<|im_start|>assistant\none, two, ")
+    assert messages[-1]["content"] == "one, two, "
+
+
+def test_a_continued_message_of_parts_ends_at_its_last_text() -> None:
+    template = only("{% for part in messages[0].content %}[{{ part.text | trim }}]{% endfor %}")
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two "}, {"type": "image"}]
+    text = template.render([{"role": "assistant", "content": parts}], continue_final_message=True)
+    assert text == "[one][two"
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "assistant"}], [{"role": "assistant", "content": [{"type": "image"}]}]]
+)
+def test_without_a_text_at_the_end_there_is_nothing_to_continue(messages: list[dict[str, Any]]) -> None:
+    with pytest.raises(TemplateError, match="no text that the answer could continue"):
+        only("{{ messages }}").render(messages, continue_final_message=True)
+
+
+@pytest.mark.parametrize("source", ["nothing of it", "{{ messages[0].content | upper }}"])
+def test_a_template_that_changes_the_message_cannot_continue_it(source: str) -> None:
+    with pytest.raises(TemplateError, match="leaves out the final message or changes"):
+        only(source).render([{"role": "assistant", "content": "so far"}], continue_final_message=True)
+
+
 def test_invalid_jinja_is_told_with_file_and_line() -> None:
     files = {"chat_template.jinja": b"line one\n{% if %}"}
     with pytest.raises(TemplateError, match=r"chat_template\.jinja is not valid Jinja.*line 2"):

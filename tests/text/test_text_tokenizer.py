@@ -110,6 +110,10 @@ FOLDERS: dict[str, dict[str, bytes]] = {
         {**LLAMA_CONFIG, "tokenizer_class": "LlamaTokenizer"},
         config={"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
     ),
+    "names_of_the_class": files_of(
+        small_tokenizers.byte_fallback_without_prefix(),
+        {"tokenizer_class": "LlamaTokenizer", "unk_token": None},
+    ),
     "unigram": files_of(small_tokenizers.metaspace(), {"tokenizer_class": "PreTrainedTokenizerFast"}),
 }
 
