@@ -128,12 +128,19 @@ def test_ctrl_c_ends_the_server_cleanly(server: Server) -> None:
     server.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_the_load_ends_the_server_cleanly(number: signal.Signals, loading: Server) -> None:
-    os.killpg(loading.process.pid, number)
+def test_sigterm_during_the_load_ends_the_server_cleanly(loading: Server) -> None:
+    loading.signal(signal.SIGTERM)
     assert loading.wait(AT_ONCE_S) == 0
     assert "Traceback" not in loading.text() and "error:" not in loading.text()
     loading.assert_nothing_left()
+
+
+def test_ctrl_c_during_the_load_ends_the_server_cleanly() -> None:
+    with listing() as server:
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert server.wait(AT_ONCE_S) == 0
+        assert "Traceback" not in server.text() and "error:" not in server.text()
+        server.assert_nothing_left()
 
 
 def test_a_front_that_is_killed_during_the_load_takes_its_engine_along(loading: Server) -> None:

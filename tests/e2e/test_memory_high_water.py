@@ -15,7 +15,7 @@ from tests.e2e.serving import DEADLINE_S, Server, surroundings
 # The promise is 256 MiB, but this model is no larger itself: a whole second copy must not pass.
 MARGIN_BYTES = 192 << 20
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
-_SAMPLE_EVERY_S = 0.005
+_SAMPLE_EVERY_S = 0.01
 
 
 def tree_pss_bytes(process: psutil.Process) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.store import SeaweedStore
+from headrace.store.s3_client import make_s3_client
+from headrace.store.s3_settings import resolve_s3_settings
 from tests.e2e.serving import Server, free_port, surroundings
 
 AWS = Path(sys.executable).parent / "aws"
@@ -48,15 +50,14 @@ def test_the_sequence_works_as_it_is_written(
     uri = f"s3://{bucket}/models/qwen"
     with surroundings() as place:
 
-        def aws(*arguments: str) -> str:
+        def aws(*arguments: str) -> None:
             environ = place.environment(exported(seaweed))
-            done = subprocess.run(
-                [AWS, "s3", *arguments], env=environ, cwd=folder.parent, check=True, capture_output=True
-            )
-            return done.stdout.decode()
+            command = [str(AWS), "s3", *arguments, "--endpoint-url", seaweed.endpoint_url]
+            subprocess.run(command, env=environ, cwd=folder.parent, check=True, capture_output=True)
 
-        aws("mb", f"s3://{bucket}", "--endpoint-url", seaweed.endpoint_url)
-        aws("cp", folder.name, uri, "--recursive", "--endpoint-url", seaweed.endpoint_url)
+        client = make_s3_client(resolve_s3_settings(seaweed.environment()), attempts=2)
+        client.create_bucket(Bucket=bucket)
+        aws("cp", folder.name, uri, "--recursive")
 
         arguments = ["--model-path", uri, *FLAGS, "--port", str(free_port())]
         server = Server(*arguments, environ=exported(seaweed), place=place)
@@ -97,5 +98,5 @@ def test_the_sequence_works_as_it_is_written(
         assert set(usage) == {"prompt_tokens", "total_tokens", "completion_tokens"}
 
         assert server.stop() == 0
-        aws("rm", uri, "--recursive", "--endpoint-url", seaweed.endpoint_url)
-        aws("rb", f"s3://{bucket}", "--endpoint-url", seaweed.endpoint_url)  # refused unless it is empty
+        aws("rm", uri, "--recursive")
+        client.delete_bucket(Bucket=bucket)  # refused unless it is empty
