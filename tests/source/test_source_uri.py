@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.source.uri import BadSource, ModelSource, parse_source
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=300)
+SEEDED = settings(derandomize=True, deadline=None, max_examples=150)
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{2,20}", fullmatch=True)
 PREFIXES = st.text(st.characters(codec="utf-8"), max_size=20).map(lambda text: text.strip("/"))
 

@@ -114,6 +114,28 @@ def test_cancel_ends_stalled_reads_over_tls(secure_server: FaultServer, loopback
         transfer.wait()
 
 
+def test_abort_ends_a_handshake_that_stalls() -> None:
+    raised: list[Unreachable | TransientError] = []
+
+    def read(connection: HttpConnection) -> None:
+        try:
+            connection.request("/", HOST)
+        except (Unreachable, TransientError) as error:
+            raised.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connection = HttpConnection(Endpoint("https", "127.0.0.1", silent.getsockname()[1]))
+        thread = threading.Thread(target=read, args=(connection,))
+        thread.start()
+        accepted, _ = silent.accept()
+        accepted.recv(1)  # the hello has begun
+        connection.abort()
+        thread.join()
+        accepted.close()
+    (error,) = raised
+    assert "timed out" not in str(error)
+
+
 def test_an_untrusted_certificate_names_the_variable_that_helps(secure_server: FaultServer) -> None:
     with pytest.raises(TlsError, match="is not trusted by the system's CA certificates") as caught:
         store_of(secure_server).list()

@@ -15,7 +15,7 @@ from tests.faults import server as faults
 from tests.faults.opening import SECRET, only_object, store_of
 from tests.faults.server import FaultServer, Stored, error_answer, fault_server, head_bytes, list_answer
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=200)
+SEEDED = settings(derandomize=True, deadline=None, max_examples=120)
 pytestmark = pytest.mark.timeout(60)
 
 

@@ -21,7 +21,7 @@ from headrace.stream.header import (
 )
 
 WHERE = "s3://bucket/model/model.safetensors"
-SEEDED = settings(derandomize=True, deadline=None, max_examples=200)
+SEEDED = settings(derandomize=True, deadline=None, max_examples=120)
 Entries = dict[str, Any]
 
 
