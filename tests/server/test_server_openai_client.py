@@ -84,6 +84,104 @@ def test_extensions_pass_through(client: openai.OpenAI) -> None:
     assert answer.choices[0].model_extra == {"matched_stop": EOS_ID}
 
 
+def test_a_completions_logprobs_and_echo(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="Say", max_tokens=100, logprobs=2, echo=True, stop="!"
+    )
+    choice = answer.choices[0]
+    assert choice.text == "Say" + TEXT.removesuffix("!")
+    told = choice.logprobs
+    assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+    assert len(told.tokens) == len(choice.text.encode())
+    assert told.token_logprobs[1] is not None and told.token_logprobs[1] < 0
+    assert len(told.top_logprobs[1]) == 2
+    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        assert token.startswith("bytes:") or choice.text.startswith(token, offset)
+
+
+def test_a_chats_logprobs(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,  # type: ignore[arg-type]
+        logprobs=True,
+        top_logprobs=3,
+        n=2,
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.logprobs is not None and choice.logprobs.content
+        said = b"".join(bytes(token.bytes or []) for token in choice.logprobs.content)
+        assert said.decode() == TEXT
+        assert all(len(token.top_logprobs) == 3 for token in choice.logprobs.content)
+
+
+def test_a_streamed_chats_logprobs_are_gathered_by_the_client(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="tiny",
+        messages=MESSAGES,  # type: ignore[arg-type]
+        logprobs=True,
+        top_logprobs=1,
+    ) as stream:
+        final = stream.get_final_completion()
+    told = final.choices[0].logprobs
+    assert told is not None and told.content is not None
+    assert b"".join(bytes(token.bytes or []) for token in told.content).decode() == TEXT
+
+
+def test_a_streamed_completions_logprobs(client: openai.OpenAI) -> None:
+    tokens: list[str] = []
+    for chunk in client.completions.create(
+        model="tiny", prompt="Say", max_tokens=100, logprobs=1, echo=True, stream=True
+    ):
+        told = chunk.choices[0].logprobs
+        tokens += (told.tokens or []) if told is not None else []
+    assert tokens[:3] == ["S", "a", "y"]
+    assert len(tokens) == len("Say" + TEXT) + len(TEXT.encode()) - len(TEXT) + 1
+
+
+def test_a_scored_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="Say", max_tokens=0, logprobs=1, echo=True)
+    told = answer.choices[0].logprobs
+    assert told is not None and told.token_logprobs is not None
+    assert told.token_logprobs[0] is None
+    assert len(told.token_logprobs) == 3
+
+
+def test_sampling_fields_of_the_client(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny",
+        prompt="Say",
+        max_tokens=100,
+        n=2,
+        best_of=3,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={"5": 3},
+        extra_body={"min_p": 0.1, "min_tokens": 1, "repetition_penalty": 1.2},
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3 * (len(TEXT.encode()) + 1)
+
+
+def test_a_full_queue_is_the_clients_rate_limit(client: openai.OpenAI, front: Front) -> None:
+    front.engine.script = refuse(429, "queue_full", "The queue is full.")
+    with pytest.raises(openai.RateLimitError) as limited:
+        client.completions.create(model="tiny", prompt="Say")
+    assert limited.value.response.headers["retry-after"] == "5"
+
+
+def test_the_cache_report_is_read_by_the_client() -> None:
+    options = msgspec.structs.replace(OPTIONS, enable_cache_report=True)
+    with (
+        running_front(say("Hi", cached_tokens=2), options=options) as front,
+        openai.OpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        usage = client.completions.create(model="tiny", prompt="Say").usage
+        assert usage is not None and usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens == 2
+
+
 def test_errors_arrive_as_the_clients_types_with_the_message(client: openai.OpenAI, front: Front) -> None:
     with pytest.raises(openai.BadRequestError, match="`n` must be from 1 to 128") as bad:
         client.completions.create(model="tiny", prompt="Say", n=0)
