@@ -14,7 +14,9 @@ from headrace.server.served_model import ServedModel
 PROMPTS_AT_MOST = 1024
 
 # What a template gets from the request's own fields; chat_template_kwargs may not replace it.
-_RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "self"})
+_RESERVED_VARIABLES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "self"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +82,19 @@ def encode_chat(model: ServedModel, request: ChatRequest) -> Prompt:
             "messages",
             "no_chat_template",
         )
-    messages = template_messages(request.messages)
-    opening = ""
-    if request.continue_final_message:
-        opening = str(messages.pop().get("content", ""))
     kwargs: dict[str, Any] = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
-    add_prompt = True if opening or request.add_generation_prompt is None else request.add_generation_prompt
     try:
-        text = model.template.render(messages, add_generation_prompt=add_prompt, **kwargs)
+        text = model.template.render(
+            template_messages(request.messages),
+            add_generation_prompt=request.add_generation_prompt is not False,
+            continue_final_message=bool(request.continue_final_message),
+            **kwargs,
+        )
     except HeadraceError as error:
         raise invalid(str(error), "messages", "template_error") from None
-    return Prompt(_encode(model, text + opening, "messages", add_special_tokens=False))
+    return Prompt(_encode(model, text, "messages", add_special_tokens=False))
 
 
 def check_chat(request: ChatRequest) -> None:

@@ -84,6 +84,23 @@ def test_an_assistants_message_at_the_end_can_be_continued(front: Front) -> None
     assert prompt_seen(front).endswith("<|im_start|>assistant\nHello, my")
 
 
+def test_a_message_that_the_template_changes_cannot_be_continued() -> None:
+    shouting = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, my"}]
+    with running_front(info=model_info(template=shouting)) as front:
+        response = front.chat(messages=messages, continue_final_message=True)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "template_error"
+
+
+def test_empty_lists_of_tools_and_calls_are_none_to_the_template() -> None:
+    asking = "{{ tools is none }} {% for m in messages %}{{ m.tool_calls is defined }}{% endfor %}"
+    messages = [{"role": "assistant", "content": "Hi", "tool_calls": []}]
+    with running_front(info=model_info(template=asking)) as front:
+        front.chat(tools=[], messages=messages)
+        assert prompt_seen(front) == "True False"
+
+
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason(front: Front) -> None:
     choices = [chunk["choices"][0] for chunk in chunks_of(front)]
     assert choices[0]["delta"] == {"role": "assistant", "content": ""}
@@ -133,6 +150,7 @@ def test_the_templates_own_refusal_is_the_clients_error(front: Front) -> None:
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"continue_final_message": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(front: Front, body: dict[str, object], param: str) -> None:
