@@ -98,7 +98,7 @@ class S3Store:
         except NotAListing as error:
             raise BadEndpoint(
                 self.settings.endpoint_url,
-                f"The endpoint's answer to a listing is not that of an S3 store: {error}.",
+                f"The endpoint does not answer a listing as an S3 store does: {error}.",
                 remedy="Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
             ) from None
 

@@ -149,7 +149,7 @@ def test_what_is_no_listing_is_an_error_of_the_endpoint(
 ) -> None:
     body = NOT_LISTINGS[name]
     server.list_script.append(head_bytes(200, {"Content-Length": str(len(body))}) + body)
-    with pytest.raises(BadEndpoint, match="answer to a listing is not that of an S3 store") as caught:
+    with pytest.raises(BadEndpoint, match="does not answer a listing as an S3 store does") as caught:
         store.list()
     assert "not its web console" in caught.value.remedy
     assert len(str(caught.value)) < 1_000
