@@ -227,10 +227,13 @@ class S3Reader:
         body = self._connection.http.read_body()
         error = error_of_response(uri, head, body, self._store.settings, self._store.source.bucket)
         if head.status == 412 or isinstance(error, NotFound):
-            happened = "replaced" if head.status == 412 else "removed"
+            replaced, removed = (
+                "The object was replaced after it was listed.",
+                "The object was removed after it was listed.",
+            )
             raise Changed(
                 uri,
-                f"The object was {happened} after it was listed.",
+                replaced if head.status == 412 else removed,
                 remedy="Start again once the upload is complete; a load never mixes two versions.",
                 status=head.status,
                 code=error.code,
