@@ -9,6 +9,7 @@ from headrace.server.protocol import SamplingRequest
 STOP_STRINGS_AT_MOST = 32
 STOP_LENGTH_AT_MOST = 1024
 STOP_TOKEN_IDS_AT_MOST = 1024
+LOGIT_BIASES_AT_MOST = 1 << 20  # over all generations of a request, each of which carries its own
 _INT64 = 1 << 63
 
 
@@ -91,6 +92,17 @@ def logit_bias(request: SamplingRequest) -> tuple[tuple[int, float], ...]:
             )
         biases[int(key)] = bias
     return tuple(biases.items())
+
+
+def check_bias_count(request: SamplingRequest, generations: int) -> None:
+    """Raises ApiError 400 for a `logit_bias` that is too large for so many generations."""
+    total = len(request.logit_bias or ()) * generations
+    if total > LOGIT_BIASES_AT_MOST:
+        raise invalid(
+            f"`logit_bias` has {len(request.logit_bias or ())} ids for each of {generations} generations; "
+            f"{LOGIT_BIASES_AT_MOST} in all are the most.",
+            "logit_bias",
+        )
 
 
 def stop_strings(request: SamplingRequest) -> list[str]:

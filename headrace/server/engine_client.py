@@ -34,6 +34,7 @@ _LEVELS = logging.getLevelNamesMapping()
 
 LOAD_TIMEOUT_S = 600.0
 RETRY_AFTER_S = 5
+BUSY_STATUSES = frozenset({429, 503})  # of refusals that a later try may not meet
 
 
 class EngineFailed(HeadraceError):
@@ -287,7 +288,7 @@ class EngineClient:
 
 
 def _refusal(status: int, code: str, text: str) -> ApiError:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in BUSY_STATUSES else {}
     return ApiError(status, text, code=code, headers=headers)
 
 

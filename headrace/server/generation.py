@@ -1,6 +1,7 @@
 """The generations of one HTTP request, from checked fields to pieces of text per choice."""
 
 import asyncio
+import copy
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from headrace.ipc.messages import Generate, SamplingParams
-from headrace.server.checks import check_context, check_sampling, stop_strings
+from headrace.server.checks import check_bias_count, check_context, check_sampling, stop_strings
 from headrace.server.choice import ChoiceText, Delta
 from headrace.server.choice_plan import ChoicePlan, choice_seed
 from headrace.server.engine_client import EngineClient
@@ -102,6 +103,7 @@ async def prepare(
                 model.context_length,
                 min_tokens=request.min_tokens or 0,
             )
+        check_bias_count(request, len(prompts) * plan.best_of)
         ready = await client.until_serving()
     from headrace.text.detokenizer import Detokenizer
     from headrace.text.stop_matcher import StopMatcher
@@ -109,7 +111,7 @@ async def prepare(
     answer_id = f"{id_prefix}-{secrets.token_hex(12)}"
     generates: list[Generate] = []
     choices: list[ChoiceText] = []
-    stops = stop_strings(request)
+    stops = StopMatcher(stop_strings(request))
     for prompt in prompts:
         sampling = resolve(
             request,
@@ -136,7 +138,8 @@ async def prepare(
             if plan.top_logprobs is not None:
                 start = len(prompt.echo.text) if prompt.echo is not None else 0
                 track = TokenTrack(model.tokenizer.pieces, start=start)
-            choices.append(ChoiceText(detokenizer, StopMatcher(stops), track=track, echo=prompt.echo))
+            # A copy has a state of its own and shares the automaton, which may be large.
+            choices.append(ChoiceText(detokenizer, copy.copy(stops), track=track, echo=prompt.echo))
     return Generation(
         id=answer_id,
         created=int(time.time()),

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from headrace.ipc.messages import Generate, SamplingParams
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import RETRY_AFTER_S, EngineClient
+from headrace.server.engine_client import BUSY_STATUSES, RETRY_AFTER_S, EngineClient
 from headrace.server.errors import ApiError, unavailable
 from headrace.server.responses import JsonResponse
 
@@ -37,7 +37,7 @@ async def ready(request: Request) -> Response:
 
 
 async def health_generate(request: Request) -> Response:
-    """200 if the engine makes a token; while it is busy with others, their tokens count as well."""
+    """200 if the engine makes a token, or has its queue full; tokens for others count as well."""
     client = ServerContext.of(request).client
     if not client.serving:
         raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=RETRY_AFTER_S)
@@ -50,6 +50,11 @@ async def health_generate(request: Request) -> Response:
             raise unavailable(
                 f"The engine has made no token within {GENERATE_TIMEOUT_S:.0f} s.", "engine_stuck"
             ) from None
+    except ApiError as error:
+        # An engine with a full queue has work and speaks: to restart it would make things worse.
+        if error.status not in BUSY_STATUSES or not client.serving:
+            raise
+        return JsonResponse({"status": "busy"})
     return JsonResponse({"status": "generating"})
 
 

@@ -11,6 +11,7 @@ from front_harness import OPTIONS, Front, running_front
 from scripted_engine import say
 
 from headrace.ipc.messages import Abort, Generate, RequestFailed, TokenLogprob, TokenOutput
+from headrace.server import checks
 
 # What the scripted engine makes of the choices of one prompt: text, logprob of each token.
 CANDIDATES = [("mm", -2.0), ("aaaaaaaa", -1.0), ("z", -1.5), ("bbbb", -1.0)]
@@ -152,6 +153,14 @@ def test_new_sampling_fields_reach_the_engine_as_they_are(front: Front) -> None:
     assert (sampling.min_p, sampling.min_tokens, sampling.repetition_penalty) == (0.1, 2, 1.5)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (-2, 2)
     assert sampling.logit_bias == ((5, -100), (7, 0.5))
+
+
+def test_a_bias_for_very_many_generations_is_refused(front: Front) -> None:
+    bias = {str(token_id): 1 for token_id in range(200)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "LOGIT_BIASES_AT_MOST", 1000)
+        assert front.complete(logit_bias=bias, n=5).status_code == 200
+        assert front.complete(logit_bias=bias, n=6).json()["error"]["param"] == "logit_bias"
 
 
 def test_the_smallest_answer_of_a_chat_must_fit_the_context(front: Front) -> None:

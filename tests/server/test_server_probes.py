@@ -133,6 +133,14 @@ def test_the_servers_facts_include_the_start_up_table() -> None:
         facts = front.http.get("/server_info").json()
         assert facts["served_model_name"] == "tiny"
         assert facts["bytes_streamed"] == READY.bytes_streamed
+        assert facts["max_queued_requests"] is None
+        assert facts["sampling_defaults"] == {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
         assert [row["name"] for row in facts["phases"]][1:] == ["streaming weights", "warming up"]
         assert front.http.get("/get_model_info").json()["architectures"] == ["LlamaForCausalLM"]
 

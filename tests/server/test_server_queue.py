@@ -39,6 +39,14 @@ def test_a_full_queue_is_told_with_the_time_to_ask_again(front: Front, status: i
     assert response.json()["error"]["code"] == "queue_full"
 
 
+def test_an_engine_with_a_full_queue_is_healthy(front: Front) -> None:
+    front.engine.script = refuse(503, "queue_full", "4 requests wait already.")
+    response = front.http.get("/health_generate")
+    assert (response.status_code, response.json()) == (200, {"status": "busy"})
+    front.engine.script = refuse(500, "engine_error", "It failed.")
+    assert front.http.get("/health_generate").status_code == 500
+
+
 def test_another_refusal_names_no_time(front: Front) -> None:
     front.engine.script = refuse(400, "kv_cache_too_small", "It needs 9000 tokens.")
     assert "retry-after" not in front.complete().headers
