@@ -227,13 +227,11 @@ class S3Reader:
         body = self._connection.http.read_body()
         error = error_of_response(uri, head, body, self._store.settings, self._store.source.bucket)
         if head.status == 412 or isinstance(error, NotFound):
-            replaced, removed = (
-                "The object was replaced after it was listed.",
-                "The object was removed after it was listed.",
-            )
             raise Changed(
                 uri,
-                replaced if head.status == 412 else removed,
+                "The object was replaced after it was listed."
+                if head.status == 412
+                else "The object was removed after it was listed.",
                 remedy="Start again once the upload is complete; a load never mixes two versions.",
                 status=head.status,
                 code=error.code,
