@@ -1,5 +1,6 @@
 """A real engine process and the front's end of its channel, read one message after another."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -90,7 +91,11 @@ def running_engine(tmp_path: Path, model: str, **options: Any) -> Iterator[Engin
         socket.bind(address)
         with open(errors, "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.engine"], stdin=subprocess.PIPE, stderr=log, stdout=log
+                [sys.executable, "-m", "headrace.engine"],
+                stdin=subprocess.PIPE,
+                stderr=log,
+                stdout=log,
+                env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},  # as the front starts it
             )
         try:
             assert process.stdin is not None

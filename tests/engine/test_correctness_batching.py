@@ -69,3 +69,13 @@ def test_a_request_that_leaves_while_its_prompt_is_computed_leaves_no_trace(case
     # The one who comes last gets the pages of the one who left.
     visits = [Visit(leaver, ANSWER, leaves=3), Visit(leaver, ANSWER, joins=3), Visit(stays, ANSWER, joins=5)]
     assert play(engine, visits) == [[], case.answers[4], case.answers[1]]
+
+
+def test_what_has_ended_leaves_nothing_behind_under_its_id(case: Case) -> None:
+    engine, _ = start_engine(case.folder, chunked_prefill_size=4)
+    small, large = case.prompts[0], case.prompts[4]
+    # Each time the same id, with more pages and with fewer.
+    assert play(engine, [Visit(small, ANSWER)]) == [case.answers[0]]
+    assert play(engine, [Visit(large, ANSWER)]) == [case.answers[4]]
+    assert play(engine, [Visit(small, ANSWER, leaves=4)]) == [case.answers[0][:4]]
+    assert play(engine, [Visit(large, ANSWER)]) == [case.answers[4]]

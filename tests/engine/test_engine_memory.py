@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.engine.memory import LEAST_TOKENS, MemoryPlan, NotEnoughMemory, plan_memory
+from headrace.engine.memory import LEAST_TOKENS, MemoryPlan, NotEnoughMemory, plan_memory, share_bytes
 
 GIB = 1 << 30
 ROOMY: dict[str, Any] = {
@@ -142,6 +142,11 @@ def test_weights_and_pool_stay_within_the_share(
     except NotEnoughMemory:
         return
     assert weights + made.pool_tokens * bytes_per_token <= total * (fraction + 1e-6)
+
+
+def test_a_share_that_is_whole_is_not_cut_by_floating_point() -> None:
+    assert int(10_000 * 0.043) == 429
+    assert [share_bytes(10_000, k / 1000) for k in range(1001)] == [10 * k for k in range(1001)]
 
 
 def test_the_description_is_the_sum_in_a_line() -> None:
