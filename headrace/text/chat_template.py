@@ -7,10 +7,10 @@ from headrace.errors import HeadraceError
 from headrace.text.tokenizer_config import (
     CONFIG_FILE,
     TokenizerConfig,
-    TokenizerError,
     read_json_object,
     read_tokenizer_config,
 )
+from headrace.text.tokenizer_error import TokenizerError
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.text.tokenizer_config import TokenizerError
+from headrace.text.tokenizer_error import TokenizerError
 
 if TYPE_CHECKING:
     from tokenizers.decoders import Decoder
@@ -115,6 +115,12 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_alphabet()
+_CHARACTER_OF_BYTE = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
+
+
+def byte_level_token(data: bytes) -> str:
+    """The byte-level token that stands for `data`."""
+    return "".join(_CHARACTER_OF_BYTE[byte] for byte in data)
 
 
 def _fallback_byte(token: str) -> bytes | None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.text.pieces import PieceTable
-from headrace.text.tokenizer_config import TokenizerConfig, TokenizerError, read_tokenizer_config
+from headrace.text.tokenizer_config import TOKENIZER_FILE, TokenizerConfig, read_tokenizer_config
+from headrace.text.tokenizer_error import TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class InvalidTextError(HeadraceError):
@@ -29,21 +28,19 @@ class Tokenizer:
     def from_files(cls, files: Mapping[str, bytes], *, model_type: str | None = None) -> "Tokenizer":
         """Build it from base name → content.
 
-        tokenizer.json is needed; tokenizer_config.json, special_tokens_map.json and added_tokens.json are
-        read where they are there. `model_type` is config.json's; transformers ignores the tokenizer class
-        of some model types.
+        The vocabulary is tokenizer.json; where there is none, a SentencePiece model (tokenizer.model), a tiktoken
+        vocabulary (*.tiktoken, tiktoken.model, tokenizer.model) or vocab.json with merges.txt.
+        tokenizer_config.json, special_tokens_map.json and added_tokens.json are read where they are there.
+        `model_type` is config.json's; transformers ignores the tokenizer class of some model types.
 
         Raises TokenizerError where a file is missing or malformed.
         """
+        config = read_tokenizer_config(files)
         content = files.get(TOKENIZER_FILE)
         if content is None:
-            there = ", ".join(sorted(files)) or "no tokenizer file at all"
-            raise TokenizerError(
-                f"The model has no {TOKENIZER_FILE}; there is: {there}.",
-                remedy=f"Add a {TOKENIZER_FILE} (transformers' save_pretrained writes it) or name another "
-                "tokenizer with --tokenizer-path.",
-            )
-        config = read_tokenizer_config(files)
+            from headrace.text.vocabulary_files import build_from_vocabulary
+
+            return cls(build_from_vocabulary(files, config), config)
         import tokenizers
 
         try:
@@ -54,7 +51,7 @@ class Tokenizer:
             ) from error
         from headrace.text.tokenizer_setup import apply_config
 
-        apply_config(backend, config, byte_level=b'"ByteLevel"' in content, model_type=model_type)
+        apply_config(backend, config, keep_pipeline=b'"ByteLevel"' in content, model_type=model_type)
         return cls(backend, config)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -1,7 +1,6 @@
 """What the small JSON files beside tokenizer.json say: special tokens, added tokens, chat template.
 
-The conventions are those of transformers 5 (PreTrainedTokenizerBase._from_pretrained). That is also why
-add_bos_token and add_eos_token are not read: where there is a tokenizer.json, its post-processor alone decides.
+The conventions are those of transformers 5 (PreTrainedTokenizerBase._from_pretrained).
 """
 
 from collections.abc import Mapping
@@ -10,8 +9,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.text.sentencepiece_model import SENTENCEPIECE_FILE, read_sentencepiece
+from headrace.text.tiktoken_families import family_of, find_tiktoken
+from headrace.text.tokenizer_error import TokenizerError
 
+TOKENIZER_FILE = "tokenizer.json"
+VOCABULARY_FILE = "vocab.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
@@ -31,13 +34,12 @@ _CLASS_DEFAULTS = {
 }
 
 
-class TokenizerError(HeadraceError):
-    """The tokenizer's files cannot be used."""
-
-
 @dataclass(frozen=True, slots=True)
 class AddedTokenSpec:
-    """A token that is matched in the text before the vocabulary is asked; fields as in `tokenizers`."""
+    """A token that is matched in the text before the vocabulary is asked; fields as in `tokenizers`.
+
+    `token_id` is None where the files do not give it.
+    """
 
     content: str
     special: bool
@@ -45,6 +47,7 @@ class AddedTokenSpec:
     lstrip: bool = False
     rstrip: bool = False
     single_word: bool = False
+    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class TokenizerConfig:
         added_tokens: the files' list of added tokens in the order of their ids.
         added_tokens_are_listed: that list is the newer, complete one of tokenizer_config.json.
         add_prefix_space, legacy: SentencePiece settings that only some classes read.
+        add_bos_token, add_eos_token: not for a tokenizer.json, whose post-processor alone decides.
         chat_template: as it stands in the file: text, a list of {name, template}, or None.
     """
 
@@ -68,6 +72,8 @@ class TokenizerConfig:
     added_tokens_are_listed: bool
     add_prefix_space: bool | None
     legacy: bool | None
+    add_bos_token: bool | None
+    add_eos_token: bool | None
     chat_template: Any
 
 
@@ -98,7 +104,7 @@ def read_tokenizer_config(files: Mapping[str, bytes]) -> TokenizerConfig:
         # Older folders keep these apart; where the newer key stands, transformers does not look at the files.
         config |= {k: v for k, v in read_json_object(files, SPECIAL_TOKENS_MAP_FILE).items() if v is not None}
     tokenizer_class = str(config.get("tokenizer_class") or "").removesuffix("Fast")
-    config = _class_defaults(tokenizer_class, files) | config
+    config = _default_names(tokenizer_class, files) | config
     try:
         named = _named_tokens(config)
         specials = (*named.values(), *_further_special_tokens(config))
@@ -121,17 +127,24 @@ def read_tokenizer_config(files: Mapping[str, bytes]) -> TokenizerConfig:
         added_tokens_are_listed=listed,
         add_prefix_space=config.get("add_prefix_space"),
         legacy=config.get("legacy"),
+        add_bos_token=config.get("add_bos_token"),
+        add_eos_token=config.get("add_eos_token"),
         chat_template=config.get("chat_template"),
     )
 
 
-def _class_defaults(tokenizer_class: str, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Those of the class's own names that tokenizer.json knows.
-
-    A Llama 3 folder, say, often has Llama's class and none of its tokens. Asked of the file's text, as parsing it a
-    second time would cost up to a second.
-    """
-    content = files.get("tokenizer.json", b"")
+def _default_names(tokenizer_class: str, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Names of tokens for which the small files need not give any, from the vocabulary."""
+    content = files.get(TOKENIZER_FILE)
+    if content is None and (name := find_tiktoken(files)) is not None:
+        family = family_of(name, files[name], tokenizer_class)
+        return {} if family is None else dict(family.named_tokens)
+    if content is None and SENTENCEPIECE_FILE in files:
+        return read_sentencepiece(files[SENTENCEPIECE_FILE], with_pieces=False).named_tokens
+    if content is None:
+        content = files.get(VOCABULARY_FILE, b"")
+    # Only those that the vocabulary has: a Llama 3 folder, say, often has Llama's class and none of its tokens.
+    # Asked of the file's text, as parsing it a second time would cost up to a second.
     defaults = _CLASS_DEFAULTS.get(tokenizer_class, {})
     return {name: token for name, token in defaults.items() if f'"{token}"'.encode() in content}
 
@@ -171,12 +184,15 @@ def _further_special_tokens(config: Mapping[str, Any]) -> list[AddedTokenSpec]:
 
 def _added_by_id(decoder: Mapping[str, Any]) -> list[AddedTokenSpec]:
     """added_tokens_decoder: id (as text) → the token's fields."""
-    return [_added(token) for _, token in sorted(decoder.items(), key=lambda item: int(item[0]))]
+    by_id = sorted((int(token_id), token) for token_id, token in decoder.items())
+    return [replace(_added(token), token_id=token_id) for token_id, token in by_id]
 
 
 def _added_by_content(encoder: Mapping[str, Any], specials: set[str]) -> list[AddedTokenSpec]:
     """added_tokens.json: the token's text → id."""
     return [
-        AddedTokenSpec(content, special=content in specials, normalized=content not in specials)
-        for content, _ in sorted(encoder.items(), key=lambda item: int(item[1]))
+        AddedTokenSpec(
+            content, content in specials, normalized=content not in specials, token_id=int(token_id)
+        )
+        for content, token_id in sorted(encoder.items(), key=lambda item: int(item[1]))
     ]

@@ -19,12 +19,16 @@ _KEEP_OWN_PIPELINE = frozenset(
 
 
 def apply_config(
-    backend: tokenizers.Tokenizer, config: TokenizerConfig, *, byte_level: bool, model_type: str | None
+    backend: tokenizers.Tokenizer, config: TokenizerConfig, *, keep_pipeline: bool, model_type: str | None
 ) -> None:
-    """Change `backend` in place: added tokens, pipeline, no truncation, no padding."""
+    """Change `backend` in place: added tokens, pipeline (unless it is to be kept), no truncation, no padding."""
     backend.no_truncation()
     backend.no_padding()
-    if config.tokenizer_class == "LlamaTokenizer" and not byte_level and model_type not in _KEEP_OWN_PIPELINE:
+    if (
+        config.tokenizer_class == "LlamaTokenizer"
+        and not keep_pipeline
+        and model_type not in _KEEP_OWN_PIPELINE
+    ):
         _use_llama_pipeline(backend, config)
     missing = _tokens_to_add(backend, config)
     if missing:

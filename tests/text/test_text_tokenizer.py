@@ -207,8 +207,10 @@ def test_a_lone_surrogate_is_refused_with_its_place() -> None:
 
 
 def test_a_folder_without_tokenizer_json_is_told_what_is_there() -> None:
-    with pytest.raises(HeadraceError, match=r"no tokenizer\.json; there is: tokenizer\.model, vocab\.json"):
-        Tokenizer.from_files({"vocab.json": b"{}", "tokenizer.model": b""})
+    with pytest.raises(
+        HeadraceError, match=r"no tokenizer\.json; there is: tokenizer_config\.json, vocab\.json"
+    ):
+        Tokenizer.from_files({"vocab.json": b"{}", "tokenizer_config.json": b"{}"})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""A tiktoken vocabulary (a token's bytes in base64, its rank) as a tokenizer of the `tokenizers` library.
+
+The file holds the tokens only. How text is cut before they are looked for, and which special tokens follow them, is
+written in each family's own program; the families here are the ones whose models are published as such files.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from headrace.text.pieces import byte_level_token
+from headrace.text.tiktoken_families import Family
+from headrace.text.tokenizer_error import TokenizerError
+
+_LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
+
+
+def build_from_tiktoken(content: bytes, name: str, family: Family, names: Mapping[int, str]) -> Tokenizer:
+    """The tokenizer of a vocabulary file's content.
+
+    `names`: id → special token, as far as the model's files give them; the family's own stand where they give none.
+    Raises TokenizerError for a malformed file.
+    """
+    ranks = _read_ranks(content, name)
+    tokenizer = Tokenizer(_bpe(ranks))
+    tokenizer.normalizer = normalizers.NFC() if family.nfc else None
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(family.pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = _special_tokens(len(ranks), family, names)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return tokenizer
+
+
+def _special_tokens(start: int, family: Family, names: Mapping[int, str]) -> list[str]:
+    """Those from the id `start` on, without a gap: ids are given in this order."""
+    own = dict(enumerate(family.special_tokens, start))
+    taken = set(names.values())
+    end = max([*names, *own, start - 1]) + 1
+    return [
+        names.get(token_id)
+        or (own[token_id] if own.get(token_id, "") not in {"", *taken} else f"<|reserved_token_{token_id}|>")
+        for token_id in range(start, end)
+    ]
+
+
+def _read_ranks(content: bytes, name: str) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        try:
+            token = base64.b64decode(match.group(1), validate=True) if match else b""
+        except binascii.Error:
+            token = b""
+        if match is None or not token:
+            raise TokenizerError(
+                f"Line {number} of {name} is not a token in base64 and its rank.",
+                remedy="Upload the model's file again.",
+            )
+        ranks[token] = int(match.group(2))
+    lacking = sum(bytes([byte]) not in ranks for byte in range(256))
+    if lacking or sorted(ranks.values()) != list(range(len(ranks))):
+        problem = f"lacks {lacking} of the 256 bytes" if lacking else "has gaps or doubles in its ranks"
+        raise TokenizerError(f"{name} {problem}.", remedy="Upload the model's file again.")
+    return ranks
+
+
+def _bpe(ranks: dict[bytes, int]) -> models.BPE:
+    """tiktoken joins whichever two neighbours make the token of the lowest rank."""
+    merges = sorted(
+        (rank, token[:cut], token[cut:])
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    )
+    names = {token: byte_level_token(token) for token in ranks}
+    return models.BPE(
+        {names[token]: rank for token, rank in ranks.items()},
+        [(names[left], names[right]) for _, left, right in merges],
+        # A piece of text that is a token as a whole is not built up from its bytes.
+        ignore_merges=True,
+    )
