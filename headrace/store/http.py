@@ -1,6 +1,7 @@
 """One HTTP/1.1 connection: heads by h11, bodies received straight into the caller's memory."""
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -62,8 +63,8 @@ class HttpConnection:
             TlsError: the handshake failed.
             TransientError: reset, time-out or a broken response.
         """
-        if self._left != 0:
-            self.close()  # the last body was not read to its end
+        if self._left != 0 or (self._socket is not None and not _is_quiet(self._socket)):
+            self.close()  # the last body was not read to its end, or something came after it
         kept = self._socket is not None
         try:
             return self._exchange(target, headers)
@@ -236,6 +237,13 @@ def _read_head(parser: h11.Connection, connection: socket.socket) -> h11.Respons
             parser.receive_data(data)
         elif isinstance(event, h11.Response):
             return event
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """Whether the other end has neither closed a kept connection nor sent what nobody asked for."""
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    return not poller.poll(0)
 
 
 def _set_kernel_timeout(connection: socket.socket, seconds: float) -> None:

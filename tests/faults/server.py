@@ -460,12 +460,26 @@ def longer_body(extra: int) -> Behaviour:
     return behave
 
 
-def surplus(extra: bytes) -> Behaviour:
-    """An honest answer, and bytes after it that nobody asked for."""
+def surplus(extra: bytes, sent: threading.Event) -> Behaviour:
+    """An honest answer, and then bytes that nobody asked for; `sent` is set after them."""
 
     def behave(exchange: Exchange) -> None:
         exchange.head()
-        exchange.send(exchange.wanted + extra)
+        exchange.send(exchange.wanted)
+        exchange.send(extra)
+        sent.set()
+
+    return behave
+
+
+def surplus_at_once(extra: bytes) -> Behaviour:
+    """The same, in one piece, so that it arrives with the head."""
+
+    def behave(exchange: Exchange) -> None:
+        first, end = exchange.span
+        headers = {"Content-Length": str(end - first), "ETag": exchange.stored.etag}
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(exchange.stored.data)}"
+        exchange.send(head_bytes(206, headers) + exchange.wanted + extra)
 
     return behave
 

@@ -1,6 +1,7 @@
 """One ranged read against each fault: the object's own bytes or the right typed error, and what was asked for."""
 
 import random
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -260,13 +261,23 @@ def test_honest_reads_share_one_connection(server: FaultServer, reader: S3Reader
     assert {asked.connection for asked in server.log if asked.range} == {1}
 
 
-def test_bytes_after_the_body_are_never_taken_for_the_next_answer(
+FORGED = faults.head_bytes(206, {"Content-Length": "10", "Content-Range": "bytes 10-19/300000"}) + b"!" * 10
+
+
+def test_bytes_that_come_after_a_body_are_never_taken_for_the_next_answer(
     server: FaultServer, reader: S3Reader, item: ObjectInfo
 ) -> None:
-    forged = (
-        faults.head_bytes(206, {"Content-Length": "10", "Content-Range": "bytes 10-19/300000"}) + b"!" * 10
-    )
-    server.play(faults.surplus(forged))
+    sent = threading.Event()
+    server.play(faults.surplus(FORGED, sent))
+    assert read_range(reader, item, 0, 10) == DATA[:10]
+    sent.wait()
+    assert read_range(reader, item, 10, 10) == DATA[10:20]
+
+
+def test_bytes_that_come_with_a_body_are_never_taken_for_the_next_answer(
+    server: FaultServer, reader: S3Reader, item: ObjectInfo
+) -> None:
+    server.play(faults.surplus_at_once(FORGED))
     assert read_range(reader, item, 0, 10) == DATA[:10]
     assert read_range(reader, item, 10, 10) == DATA[10:20]
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.demo.store import Tls
 from headrace.source.uri import parse_source
-from headrace.store.base import read_whole
+from headrace.store.base import read_range, read_whole
 from headrace.store.connect import Endpoint, endpoint_of
 from headrace.store.errors import BadEndpoint, NoCredentials, TlsError, TransientError, Unreachable
 from headrace.store.http import HttpConnection
@@ -78,6 +78,17 @@ def test_bytes_come_whole_over_tls_through_faults(secure_server: FaultServer, lo
 def test_a_stall_over_tls_times_out_and_is_resumed(secure_server: FaultServer, loopback_tls: Tls) -> None:
     secure_server.play(faults.stall(40_000), faults.stall_before_head)
     assert load(secure_store(secure_server, loopback_tls)) == DATA
+
+
+def test_honest_reads_over_tls_share_one_connection_without_a_wait(
+    secure_server: FaultServer, loopback_tls: Tls
+) -> None:
+    store = secure_store(secure_server, loopback_tls, FOR_EVER_S)  # a wait for silence would not end
+    item = only_object(store)
+    reader = store.open_reader()
+    for start in range(0, 100, 10):
+        assert read_range(reader, item, start, 10) == DATA[start : start + 10]
+    assert {asked.connection for asked in secure_server.log if asked.range} == {1}
 
 
 def test_a_read_over_tls_that_is_aborted_takes_no_ciphertext(
