@@ -118,6 +118,20 @@ def test_a_body_over_the_limit_is_a_413_that_names_the_limit(server: Server) -> 
     assert_refused(answer, f"{LIMIT_BYTES} bytes", status=413)
 
 
+def test_a_body_whose_length_is_not_told_is_held_to_the_limit_too(server: Server) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b'{"prompt": "'
+        for _ in range(LIMIT_BYTES >> 10):
+            yield b"x" * 1024
+        yield b'"}'
+
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(
+        server.url + COMPLETIONS, content=pieces(), headers=headers, timeout=DEADLINE_S, trust_env=False
+    )
+    assert_refused(answer, f"{LIMIT_BYTES} bytes", status=413)
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
