@@ -17,6 +17,9 @@ from headrace.store.upload_plan import find_files
 from tests.downloads import cached_folder
 from tests.profiles import use_profile
 
+# On busy cores torch's threads would spin for each other. Read when torch is loaded, which nothing above does.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 use_profile()  # before the tests are imported, whose settings build on it
 
 
