@@ -14,11 +14,11 @@ from headrace.source.files import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     INDEX_NAME,
-    TOKENIZER_NAMES,
     BadModelFiles,
     choose_metadata,
     choose_weights,
     describe,
+    is_tokenizer_file,
     read_index,
 )
 from headrace.source.objects import Listing, ObjectInfo
@@ -75,7 +75,7 @@ def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
     pool = ReaderPool(store, _SMALL_READS_AT_ONCE)
     with timeline.phase("headers and metadata"):
         files, shards = _fetch(store, listing, pool, dummy=options.load_format == "dummy")
-    tokenizer_files = {name: data for name, data in files.items() if name in TOKENIZER_NAMES}
+    tokenizer_files = {name: data for name, data in files.items() if is_tokenizer_file(name)}
     if options.tokenizer_path is not None:
         with timeline.phase("tokenizer files"):
             tokenizer_files = _fetch_tokenizer(options.tokenizer_path)
@@ -131,7 +131,7 @@ def _check_index(index: bytes, shards: tuple[Shard, ...], where: str) -> None:
 def _fetch_tokenizer(path: str) -> dict[str, bytes]:
     store = open_store(parse_source(path))
     listing = list_model(store)
-    items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, names=TOKENIZER_NAMES).metadata
+    items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, tokenizer_only=True).metadata
     if not items:
         raise BadMetadata(
             f"{store.source.uri} (--tokenizer-path) holds no tokenizer. {describe(listing)}",

@@ -13,20 +13,21 @@ INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 MAX_METADATA_BYTES = 64 << 20
+TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_NAMES = frozenset(
     {
-        "tokenizer.json",
+        TOKENIZER_NAME,
         "tokenizer_config.json",
         "special_tokens_map.json",
         "added_tokens.json",
-        "vocab.json",
-        "merges.txt",
-        "tokenizer.model",
         "chat_template.jinja",
         "chat_template.json",
     }
 )
-_METADATA_NAMES = TOKENIZER_NAMES | {CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME}
+# What stands in for tokenizer.json where there is none: SentencePiece, tiktoken, GPT-2's pair of files.
+VOCABULARY_NAMES = frozenset({"tokenizer.model", "tiktoken.model", "vocab.json", "merges.txt"})
+VOCABULARY_SUFFIX = ".tiktoken"
+_METADATA_NAMES = frozenset({CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME})
 _SHOWN = 8  # names in a message
 _NUMBERED = re.compile(r"(.+)-(\d{5,18})-of-(\d{5,18})\.safetensors", re.ASCII)
 
@@ -50,13 +51,28 @@ class ModelFiles:
     listing: Listing
 
 
-def choose_metadata(listing: Listing, where: str, *, names: frozenset[str] = _METADATA_NAMES) -> ModelFiles:
-    """Pick the metadata by role and size.
+def is_tokenizer_file(name: str) -> bool:
+    """Whether a file, by its base name, has a part in making text and tokens of each other."""
+    return name in TOKENIZER_NAMES or _is_vocabulary(name)
+
+
+def _is_vocabulary(name: str) -> bool:
+    return name in VOCABULARY_NAMES or name.endswith(VOCABULARY_SUFFIX)
+
+
+def choose_metadata(listing: Listing, where: str, *, tokenizer_only: bool = False) -> ModelFiles:
+    """Pick the metadata by role and size; no other vocabulary beside a tokenizer.json, which holds it already.
 
     Raises:
         BadModelFiles: a metadata file that is far too large to be one.
     """
-    metadata = tuple(item for item in listing.objects if item.name in names)
+    names = TOKENIZER_NAMES if tokenizer_only else TOKENIZER_NAMES | _METADATA_NAMES
+    needs_vocabulary = listing.find(TOKENIZER_NAME) is None
+    metadata = tuple(
+        item
+        for item in listing.objects
+        if item.name in names or (needs_vocabulary and _is_vocabulary(item.name))
+    )
     for item in metadata:
         if item.size_bytes > MAX_METADATA_BYTES:
             raise BadModelFiles(
