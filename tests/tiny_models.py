@@ -30,7 +30,9 @@ CHAT_TEMPLATE = (
 )
 _FAMILIES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
 }
 _SMALL = {
     "vocab_size": VOCAB_SIZE,
@@ -39,6 +41,7 @@ _SMALL = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "head_dim": 16,
     "max_position_embeddings": 512,
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
@@ -49,7 +52,7 @@ _SMALL = {
 
 
 def make_tiny(family: str, *, seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A float32 model of "llama" or "qwen2" with random weights; `overrides` are fields of its config.
+    """A float32 model of a family with random weights; `overrides` are fields of its config.
 
     Every parameter is random, norms and biases too: one that is all ones or zeros would hide a mistake.
     """

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.engine.timeline import Timeline
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
+from headrace.models.decoder.fields import read_token_ids
 from headrace.source.cache import MetadataCache
 from headrace.source.files import (
     CONFIG_NAME,
@@ -157,13 +158,14 @@ def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Every end-of-sequence id that config.json and generation_config.json name, ascending."""
-    found: set[int] = set()
-    documents = [checkpoint.config]
+    """Every end-of-sequence id that config.json and generation_config.json name, ascending.
+
+    Raises:
+        HeadraceError: a file is not JSON, or what it names is no token id.
+    """
+    found = set(read_token_ids(checkpoint.config, "eos_token_id"))
     if GENERATION_CONFIG_NAME in checkpoint.files:
         where = f"{checkpoint.where}/{GENERATION_CONFIG_NAME}"
-        documents.append(parse_json_object(checkpoint.files[GENERATION_CONFIG_NAME], where))
-    for document in documents:
-        value = document.get("eos_token_id")
-        found.update(item for item in (value if isinstance(value, list) else [value]) if type(item) is int)
+        document = parse_json_object(checkpoint.files[GENERATION_CONFIG_NAME], where)
+        found.update(read_token_ids(document, "eos_token_id", file=where))
     return tuple(sorted(found))

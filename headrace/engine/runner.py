@@ -47,7 +47,9 @@ class Runner:
         for request, count in step.prefills:
             start, end = request.computed, request.computed + count
             slots = self._slots_of(request)
-            prefills.append(PrefillSpan(len(tokens), count, slots[:end].to(self._device)))
+            prefills.append(
+                PrefillSpan(len(tokens), count, slots[:end].to(self._device), len(request.prompt))
+            )
             tokens += request.prompt[start:end]
             positions.append(torch.arange(start, end))
             write_slots.append(slots[start:end])

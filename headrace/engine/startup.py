@@ -88,9 +88,11 @@ def _report_until(stop: threading.Event, report: _Report) -> None:
 
 def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple["Engine", Ready]:
     checkpoint = open_checkpoint(options, timeline)
-    config = read_config(checkpoint.config)
+    # Random weights have no file that could hold a head of its own.
+    held = [name for shard in checkpoint.shards for name in shard.tensors] or None
+    config = read_config(checkpoint.config, held)
     context_length = _context_length(options, config)
-    layout = layout_of(checkpoint.config)
+    layout = layout_of(checkpoint.config, held)
     dtype = choose_dtype(options, checkpoint.config, checkpoint.shards)
     arena_plan = plan_arena(layout, dtype)
     dummy = options.load_format == "dummy"
@@ -161,13 +163,13 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
 
 
 def _context_length(options: EngineOptions, config: DecoderConfig) -> int:
-    own = config.max_position_embeddings
+    own = config.context_length
     if options.context_length is None:
         return own
     if options.context_length > own:
         raise BadContextLength(
             f"--context-length {options.context_length} is more than the model's own {own} "
-            "(max_position_embeddings in config.json).",
+            "(max_position_embeddings in config.json, with its rotary scaling).",
             remedy=f"Use {own} or less.",
         )
     return options.context_length

@@ -46,18 +46,39 @@ class DecodeContext:
     mask: torch.Tensor | None
 
 
-def prefill_context(slots: torch.Tensor, length: int, dtype: torch.dtype) -> PrefillContext:
-    """For the last `length` tokens of a context in `slots`, int64 [context]."""
+def prefill_context(
+    slots: torch.Tensor, length: int, dtype: torch.dtype, window: int | None = None
+) -> PrefillContext:
+    """For the last `length` tokens of a context in `slots`, int64 [context].
+
+    With a `window`, each token sees that many, itself included; what no token sees is left out.
+    """
+    if window is not None:
+        slots = slots[-min(slots.shape[0], length + window - 1) :]
     context = slots.shape[0]
+    earlier = context - length
+    is_narrow = window is not None and window < context
+    causal = 1 < length == context and not is_narrow
     mask = None
-    if 1 < length < context:
-        allowed = torch.ones(length, context, dtype=torch.bool, device=slots.device).tril_(context - length)
+    if length > 1 and not causal:
+        allowed = torch.ones(length, context, dtype=torch.bool, device=slots.device).tril_(earlier)
+        if window is not None:
+            allowed = allowed.triu_(earlier - window + 1)
         mask = _additive(allowed, dtype)
-    return PrefillContext(_neighbours(slots), length, causal=1 < length == context, mask=mask)
+    return PrefillContext(_neighbours(slots), length, causal=causal, mask=mask)
 
 
-def decode_context(slots: torch.Tensor, lengths: torch.Tensor, dtype: torch.dtype) -> DecodeContext:
-    """For requests whose contexts are the first `lengths` [rows] of each row of slots, int64 [rows, longest]."""
+def decode_context(
+    slots: torch.Tensor, lengths: torch.Tensor, dtype: torch.dtype, window: int | None = None
+) -> DecodeContext:
+    """For requests whose contexts are the first `lengths` [rows] of each row of slots, int64 [rows, longest].
+
+    With a `window`, only the last so many of each are seen. `longest` is the greatest of `lengths`.
+    """
+    if window is not None and window < slots.shape[1]:
+        first = (lengths - window).clamp_(min=0).unsqueeze(1)
+        slots = slots.gather(1, first + torch.arange(window, device=slots.device))
+        lengths = lengths.clamp(max=window)
     rows, longest = slots.shape
     if rows == 1:
         # The longest row has no padding.

@@ -16,11 +16,14 @@ class PrefillSpan:
     Attributes:
         context_slots: int64 [context]; the KV slots of all tokens so far, this chunk's included, in order.
             The chunk is the last `length` of them.
+        prompt_length: tokens of the request's whole prompt, on which the angles of some rotary scalings depend;
+            None where the chunk ends it.
     """
 
     start: int
     length: int
     context_slots: torch.Tensor
+    prompt_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

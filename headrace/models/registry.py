@@ -1,10 +1,11 @@
 """From the architecture that config.json names to the family's folder. No torch at module level."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headrace.models.decoder.config import DecoderConfig
+from headrace.models.decoder.config import DecoderConfig, as_held
 from headrace.models.errors import UnsupportedModel
 from headrace.models.layout import Layout
 
@@ -16,7 +17,9 @@ __all__ = ["FAMILIES", "UnsupportedModel", "family_of", "forward_class", "layout
 # config.json "architectures"[0] → folder under headrace/models
 FAMILIES = {
     "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
 }
 
 
@@ -34,17 +37,18 @@ def family_of(config: Mapping[str, Any]) -> str:
     )
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """The family's reading of config.json. Raises UnsupportedModel for options that are not computed."""
-    module = importlib.import_module(f"headrace.models.{family_of(config)}.layout")
-    result: DecoderConfig = module.read_config(config)
-    return result
+def read_config(config: Mapping[str, Any], held: Collection[str] | None = None) -> DecoderConfig:
+    """The family's reading of config.json. Raises UnsupportedModel for options that are not computed.
+
+    `held` are the names of the checkpoint's tensors, where they are known: they decide about a tied head.
+    """
+    read: DecoderConfig = _layout_module(config).read_config(config)
+    return read if held is None else as_held(read, held)
 
 
-def layout_of(config: Mapping[str, Any]) -> Layout:
-    """The checkpoint layout for a parsed config.json."""
-    module = importlib.import_module(f"headrace.models.{family_of(config)}.layout")
-    result: Layout = module.layout(module.read_config(config))
+def layout_of(config: Mapping[str, Any], held: Collection[str] | None = None) -> Layout:
+    """The checkpoint layout for a parsed config.json; `held` as for `read_config`."""
+    result: Layout = _layout_module(config).layout(read_config(config, held))
     return result
 
 
@@ -53,3 +57,7 @@ def forward_class(config: Mapping[str, Any]) -> "type[DecoderModel]":
     module = importlib.import_module(f"headrace.models.{family_of(config)}.forward")
     result: type[DecoderModel] = module.Model
     return result
+
+
+def _layout_module(config: Mapping[str, Any]) -> ModuleType:
+    return importlib.import_module(f"headrace.models.{family_of(config)}.layout")

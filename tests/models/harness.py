@@ -17,10 +17,15 @@ Chunk = tuple["Request", Sequence[int]]
 
 @dataclass(slots=True)
 class Request:
-    """One request: the slots that its tokens may take, in order, and how many it has taken."""
+    """One request: the slots that its tokens may take, in order, and how many it has taken.
+
+    Attributes:
+        prompt_length: of a prompt that comes in chunks.
+    """
 
     slots: torch.Tensor
     length: int = 0
+    prompt_length: int | None = None
     logits: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -65,7 +70,7 @@ def step(
     for request, tokens in [*prefills, *((request, [token]) for request, token in decodes)]:
         start, end = request.length, request.length + len(tokens)
         if len(spans) < len(prefills):
-            spans.append(PrefillSpan(len(ids), len(tokens), request.slots[:end]))
+            spans.append(PrefillSpan(len(ids), len(tokens), request.slots[:end], request.prompt_length))
         own = range(len(ids), len(ids) + len(tokens))
         chosen = {"all": own, "last": own[-1:], "none": own[:0]}[rows]
         wanted += chosen
@@ -97,7 +102,7 @@ def step(
 def greedy(decoder: DecoderModel, prompt: Sequence[int], count: int, chunk: int | None = None) -> list[int]:
     """`count` greedy tokens after the prompt, which is prefilled in chunks of `chunk` tokens."""
     total = len(prompt) + count
-    request = Request(torch.arange(total))
+    request = Request(torch.arange(total), prompt_length=len(prompt))
     cache = empty_cache(decoder, total)
     for start in range(0, len(prompt), chunk or len(prompt)):
         step(decoder, cache, prefills=[(request, prompt[start : start + (chunk or len(prompt))])])
@@ -110,13 +115,33 @@ def greedy(decoder: DecoderModel, prompt: Sequence[int], count: int, chunk: int 
 
 def theirs_logits(model: PreTrainedModel, ids: Sequence[int]) -> torch.Tensor:
     """transformers' logits over the whole of `ids`, float32 [tokens, vocab]."""
+    _forget_lengths(model)
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([list(ids)])).logits[0].float()
     return logits
 
 
+def theirs_forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
+    """transformers' logits where the prompt is computed at once and the answer token by token."""
+    _forget_lengths(model)
+    with torch.inference_mode():
+        out = model(torch.tensor([list(prompt)]), use_cache=True)
+        logits = [out.logits[0]]
+        for token in answer:
+            out = model(torch.tensor([[token]]), cache=out.cache, use_cache=True)
+            logits.append(out.logits[0])
+    return torch.cat(logits).float()
+
+
+def _forget_lengths(model: PreTrainedModel) -> None:
+    """Its rotary frequencies may still be those of a longer sequence than the next; a short one resets them."""
+    with torch.inference_mode():
+        model(torch.tensor([[0]]))
+
+
 def theirs_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
     """transformers' greedy tokens, without stopping at end-of-sequence ids."""
+    _forget_lengths(model)
     with torch.inference_mode():
         ids = torch.tensor([list(prompt)])
         generate: Callable[..., torch.Tensor] = model.generate  # type: ignore[assignment]

@@ -1,66 +1,24 @@
 """Our decoders give what transformers gives for the same weights, for each option of the families."""
 
-from typing import Any
-
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from tests.models.harness import Request, empty_cache, greedy, ours, step, theirs_greedy, theirs_logits
-from tests.tiny_models import in_dtype, make_tiny, median_gap, random_ids
-
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-# name → fields of the config, for both families
-SHARED: dict[str, dict[str, Any]] = {
-    "gqa": {},
-    "mha": {"num_key_value_heads": 4},
-    "mqa": {"num_key_value_heads": 1},
-    "explicit-head-dim": {"head_dim": 24},
-    "tied": {"tie_word_embeddings": True},
-    "llama3-rope": {"rope_parameters": LLAMA3_ROPE},
-    "other-theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
-    "one-layer": {"num_hidden_layers": 1},
-}
-LLAMA_ONLY: dict[str, dict[str, Any]] = {
-    "attention-bias": {"attention_bias": True},
-    "mlp-bias": {"mlp_bias": True},
-    "everything": {
-        "attention_bias": True,
-        "mlp_bias": True,
-        "head_dim": 24,
-        "num_key_value_heads": 1,
-        "tie_word_embeddings": True,
-        "rope_parameters": LLAMA3_ROPE,
-    },
-}
-CASES = [
-    *((family, name, fields) for family in ("llama", "qwen2") for name, fields in SHARED.items()),
-    *(("llama", name, fields) for name, fields in LLAMA_ONLY.items()),
-]
-PROMPT, ANSWER = 70, 24
-
-each_option = pytest.mark.parametrize(
-    ("family", "fields"),
-    [pytest.param(family, fields, id=f"{family}-{name}") for family, name, fields in CASES],
+from tests.models.harness import (
+    Request,
+    empty_cache,
+    greedy,
+    ours,
+    step,
+    theirs_forced,
+    theirs_greedy,
+    theirs_logits,
 )
-
-
-def distinct(family: str, fields: dict[str, Any]) -> PreTrainedModel:
-    """A tiny model whose best token stands out, so that equal tokens are no accident and no matter of rounding."""
-    model = make_tiny(family, **fields)
-    assert median_gap(model) > 0.05
-    return model
+from tests.models.options import ANSWER, PROMPT, SLIDING, Fields, distinct, each_option
+from tests.tiny_models import in_dtype, random_ids
 
 
 @each_option
-def test_float32_logits_are_those_of_transformers(family: str, fields: dict[str, Any]) -> None:
+def test_float32_logits_are_those_of_transformers(family: str, fields: Fields) -> None:
     model = distinct(family, fields)
     ids = random_ids(model, PROMPT, seed=2)
     decoder = ours(model)
@@ -69,32 +27,40 @@ def test_float32_logits_are_those_of_transformers(family: str, fields: dict[str,
 
 
 @each_option
-def test_float32_greedy_tokens_are_those_of_transformers(family: str, fields: dict[str, Any]) -> None:
+def test_float32_greedy_tokens_are_those_of_transformers(family: str, fields: Fields) -> None:
+    """The prompt whole and in chunks, which end before, at and after what windows and scalings begin at."""
     model = distinct(family, fields)
     prompt = random_ids(model, PROMPT, seed=3)
-    assert greedy(ours(model), prompt, ANSWER) == theirs_greedy(model, prompt, ANSWER)
+    theirs = theirs_greedy(model, prompt, ANSWER)
+    decoder = ours(model)
+    assert greedy(decoder, prompt, ANSWER) == theirs
+    assert greedy(decoder, prompt, ANSWER, chunk=9) == theirs
 
 
 @each_option
-def test_bfloat16_strays_no_further_from_float32_than_transformers(
-    family: str, fields: dict[str, Any]
-) -> None:
+def test_bfloat16_strays_no_further_from_float32_than_transformers(family: str, fields: Fields) -> None:
     exact = distinct(family, fields)
     # The reference computes in float32 with the weights that bfloat16 can hold.
     rounded = in_dtype(exact, torch.bfloat16)
     exact.load_state_dict({name: tensor.float() for name, tensor in rounded.state_dict().items()})
     ids = random_ids(exact, PROMPT + ANSWER, seed=4)
-    reference = theirs_logits(exact, ids)
+    prompt, answer = ids[:PROMPT], ids[PROMPT:]
 
     decoder = ours(rounded)
     assert decoder.dtype is torch.bfloat16
     cache, request = empty_cache(decoder, len(ids)), Request(torch.arange(len(ids)))
-    step(decoder, cache, prefills=[(request, ids[:PROMPT])])
-    for token in ids[PROMPT:]:
+    step(decoder, cache, prefills=[(request, prompt)])
+    for token in answer:
         step(decoder, cache, decodes=[(request, token)])
 
+    if decoder.config.rope.depends_on_length:
+        # Then it matters at which length each key was made.
+        reference = theirs_forced(exact, prompt, answer)
+        their_error = (theirs_forced(rounded, prompt, answer) - reference).abs().max()
+    else:
+        reference = theirs_logits(exact, ids)
+        their_error = (theirs_logits(rounded, ids) - reference).abs().max()
     our_error = (torch.stack(request.logits) - reference).abs().max()
-    their_error = (theirs_logits(rounded, ids) - reference).abs().max()
     assert our_error <= 1.5 * their_error
 
 
@@ -108,3 +74,17 @@ def test_float16_runs_close_to_float32(family: str) -> None:
     reference = theirs_logits(exact, ids)
     our_error, their_error = ((found - reference).abs().max() for found in (logits, theirs_logits(half, ids)))
     assert our_error <= 1.5 * their_error
+
+
+@pytest.mark.parametrize("name", [name for name in SLIDING if name != "mistral-window-of-the-prompt"])
+def test_the_reference_does_apply_the_window(name: str) -> None:
+    """Otherwise the comparisons above would prove nothing."""
+    family, fields = SLIDING[name]
+    model = distinct(family, fields)
+    ids = random_ids(model, PROMPT, seed=2)
+    windowed = theirs_logits(model, ids)
+    eager = distinct(family, {**fields, "attn_implementation": "eager"})
+    torch.testing.assert_close(theirs_logits(eager, ids), windowed, rtol=1e-4, atol=1e-4)
+    off = {"sliding_window": None, "use_sliding_window": False, "layer_types": None}
+    unwindowed = distinct(family, {**fields, **off})
+    assert (theirs_logits(unwindowed, ids)[-1] - windowed[-1]).abs().max() > 0.05

@@ -15,30 +15,52 @@ LARGEST_INTEGER = 1 << 31
 
 
 def read_integer(
-    config: Mapping[str, Any], name: str, default: int | None = None, *, largest: int = LARGEST_INTEGER
+    config: Mapping[str, Any],
+    name: str,
+    default: int | None = None,
+    *,
+    smallest: int = 1,
+    largest: int = LARGEST_INTEGER,
 ) -> int:
-    """A whole number in [1, largest]; `default` where it is absent. Raises InvalidConfig."""
+    """A whole number in [smallest, largest]; `default` where it is absent. Raises InvalidConfig."""
     value = config.get(name)
     if value is None:
         if default is None:
             raise missing_field(name)
         return default
     # bool is a subclass of int.
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise wrong_field(name, value, f"a whole number from 1 to {largest}")
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise wrong_field(name, value, f"a whole number from {smallest} to {largest}")
     return value
 
 
-def read_number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A positive, finite number; `default` where it is absent. Raises InvalidConfig."""
+def read_number(
+    config: Mapping[str, Any], name: str, default: float | None = None, *, zero: bool = False
+) -> float:
+    """A positive, finite number (or 0, where `zero` allows it); `default` where it is absent. Raises InvalidConfig."""
     value = config.get(name)
     if value is None:
         if default is None:
             raise missing_field(name)
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise wrong_field(name, value, "a positive number")
+    if not (_is_positive(value) or (zero and value == 0 and not isinstance(value, bool))):
+        raise wrong_field(name, value, "a number, 0 or above" if zero else "a positive number")
     return float(value)
+
+
+def read_numbers(config: Mapping[str, Any], name: str, count: int) -> tuple[float, ...]:
+    """A list of `count` positive, finite numbers. Raises InvalidConfig."""
+    value = config.get(name)
+    if value is None:
+        raise missing_field(name)
+    if not isinstance(value, list | tuple) or len(value) != count or not all(map(_is_positive, value)):
+        raise wrong_field(name, value, f"a list of {count} positive numbers")
+    return tuple(map(float, value))
+
+
+def _is_positive(value: object) -> bool:
+    # bool is a subclass of int.
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def read_flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -79,16 +101,23 @@ def read_object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def read_token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """A token id or a list of them, as a tuple without repetitions, empty where absent. Raises InvalidConfig."""
+def read_token_ids(config: Mapping[str, Any], name: str, *, file: str = "config.json") -> tuple[int, ...]:
+    """A token id or a list of them (lists within it count too), as a tuple without repetitions, empty where absent.
+
+    Raises InvalidConfig, which names the field and the `file`.
+    """
     value = config.get(name)
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list | tuple) else [value]
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < LARGEST_INTEGER:
-            raise wrong_field(name, value, "a token id or a list of token ids")
-    return tuple(dict.fromkeys(ids))
+    found: dict[int, None] = {}
+    waiting = [value]
+    while waiting:
+        entry = waiting.pop(0)
+        if isinstance(entry, list | tuple):
+            waiting = [*entry, *waiting]
+        elif isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < LARGEST_INTEGER:
+            found[entry] = None
+        elif entry is not None:
+            raise wrong_field(name, value, "a token id or a list of token ids", file)
+    return tuple(found)
 
 
 def missing_field(name: str) -> InvalidConfig:
@@ -99,12 +128,12 @@ def missing_field(name: str) -> InvalidConfig:
     )
 
 
-def wrong_field(name: str, value: object, wanted: str) -> InvalidConfig:
+def wrong_field(name: str, value: object, wanted: str, file: str = "config.json") -> InvalidConfig:
     """The error for a field whose value is not what is wanted, e.g. "a positive number"."""
     shown = json.dumps(value, default=str)
     if len(shown) > 80:
         shown = shown[:77] + "..."
     return InvalidConfig(
-        f"config.json gives {name!r} the value {shown}, but it must be {wanted}.",
-        remedy="Take the config.json that belongs to these weights.",
+        f"{file} gives {name!r} the value {shown}, but it must be {wanted}.",
+        remedy=f"Take the {file.rpartition('/')[2]} that belongs to these weights.",
     )

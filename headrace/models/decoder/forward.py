@@ -7,13 +7,13 @@ from torch.nn import functional
 
 from headrace.kernels.linear import linear
 from headrace.kernels.norm import rms_norm, silu_mul
-from headrace.kernels.rotary import rotate
+from headrace.kernels.rotary import rotary_table, rotate
 from headrace.models.batch import ForwardBatch, KVCache
 from headrace.models.decoder.config import DecoderConfig
-from headrace.models.decoder.frequencies import inverse_frequencies
+from headrace.models.decoder.frequencies import frequencies_by_length, inverse_frequencies
 from headrace.models.decoder.layout import decoder_layout
 from headrace.models.decoder.parameters import LayerParameters, arrange, check_parameters
-from headrace.models.decoder.step import StepContext, attend, prepare_step
+from headrace.models.decoder.step import StepContext, attend, prepare_step, sequence_lengths
 
 
 class DecoderModel:
@@ -30,6 +30,7 @@ class DecoderModel:
         self.dtype = self.parameters.embedding.dtype
         self.device = self.parameters.embedding.device
         self._inverse_frequencies = inverse_frequencies(config.rope, config.head_dim).to(self.device)
+        self._windows = tuple(dict.fromkeys(config.windows))
 
     def forward(
         self, batch: ForwardBatch, cache: KVCache, before_group: Callable[[int], None] | None = None
@@ -40,13 +41,14 @@ class DecoderModel:
         run while later groups are still on their way. The caller is in torch.inference_mode.
         """
         reach = before_group or _everything_is_there
-        step = prepare_step(batch, self._inverse_frequencies, self.dtype)
+        cos, sin = self._angles(batch)
+        step = prepare_step(batch, cos, sin, self._windows)
         reach(0)
         hidden = functional.embedding(batch.input_ids, self.parameters.embedding)
         last = len(self.parameters.layers) - 1
         for index, layer in enumerate(self.parameters.layers):
             reach(index + 1)
-            attended = self._attend(layer, hidden, cache.keys[index], cache.values[index], step)
+            attended = self._attend(layer, hidden, cache.keys[index], cache.values[index], step, index)
             if index == last:
                 # What follows the last attention serves only the logits.
                 attended, hidden = attended[batch.logit_rows], hidden[batch.logit_rows]
@@ -63,6 +65,7 @@ class DecoderModel:
         keys: torch.Tensor,
         values: torch.Tensor,
         step: StepContext,
+        index: int,
     ) -> torch.Tensor:
         """Attention of one layer before its output projection: [tokens, heads * head_dim]."""
         config = self.config
@@ -71,11 +74,25 @@ class DecoderModel:
         qkv = qkv.view(hidden.shape[0], -1, config.head_dim)
         turning = config.num_heads + config.num_kv_heads
         # q and k lie side by side and are turned in one go.
-        turned = rotate(qkv[:, :turning], step.cos, step.sin)
+        unturned = qkv[:, :turning]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = unturned.tensor_split((config.num_heads,), dim=1)
+            query = rms_norm(query, layer.query_norm, config.rms_norm_eps)
+            key = rms_norm(key, layer.key_norm, config.rms_norm_eps)
+            unturned = torch.cat((query, key), dim=1)
+        turned = rotate(unturned, step.cos, step.sin)
         query, key = turned[:, : config.num_heads], turned[:, config.num_heads :]
         keys.index_copy_(0, step.write_slots, key)
         values.index_copy_(0, step.write_slots, qkv[:, turning:])
-        return attend(step, query, keys, values)
+        return attend(step.attention[config.windows[index]], query, keys, values)
+
+    def _angles(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of the step's tokens, as `rotary_table` gives them."""
+        rope, frequencies = self.config.rope, self._inverse_frequencies
+        if rope.depends_on_length:
+            lengths = sequence_lengths(batch)
+            frequencies = frequencies_by_length(rope, frequencies, lengths, self.config.head_dim)
+        return rotary_table(batch.positions, frequencies, self.dtype, rope.attention_factor)
 
     def _mlp(self, layer: LayerParameters, hidden: torch.Tensor) -> torch.Tensor:
         normed = rms_norm(hidden, layer.post_attention_norm, self.config.rms_norm_eps)

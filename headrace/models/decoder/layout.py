@@ -4,26 +4,27 @@ q, k and v lie in one parameter, gate and up in another: one product each instea
 checkpoint tensors are those that transformers writes for the Llama family and its relatives.
 """
 
-from headrace.models.decoder.config import DecoderConfig
+import re
+
+from headrace.models.decoder.config import HEAD_WEIGHT, DecoderConfig
 from headrace.models.layout import Layout, ParameterSpec, SourceTensor
 
 ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-HEAD_WEIGHT = r"lm_head\.weight"
 
 
 def decoder_layout(config: DecoderConfig) -> Layout:
     """The whole model, in load order: embedding, layers, final norm, head."""
     vocabulary = (config.vocab_size, config.hidden_size)
     last = config.num_layers + 1
-    parameters = [_single("embed_tokens.weight", "model.embed_tokens.weight", vocabulary, 0)]
+    parameters = [_single("embed_tokens.weight", config.embedding_tensor, vocabulary, 0)]
     for index in range(config.num_layers):
         parameters += _layer(config, index)
     parameters.append(_single("norm.weight", "model.norm.weight", (config.hidden_size,), last))
     ignored = [ROTARY_BUFFERS]
     if config.tie_word_embeddings:
-        ignored.append(HEAD_WEIGHT)
+        ignored.append(re.escape(HEAD_WEIGHT))
     else:
-        parameters.append(_single("lm_head.weight", "lm_head.weight", vocabulary, last))
+        parameters.append(_single("lm_head.weight", HEAD_WEIGHT, vocabulary, last))
     return Layout(parameters=tuple(parameters), ignored=tuple(ignored))
 
 
@@ -47,6 +48,7 @@ def _layer(config: DecoderConfig, index: int) -> list[ParameterSpec]:
             config.attention_bias,
             group,
         ),
+        *_head_norms(config, name, attention, group),
         *_linear(f"{name}.o_proj", ((f"{attention}.o_proj", hidden),), query, config.output_bias, group),
         _single(
             f"{name}.post_attention_layernorm.weight",
@@ -63,6 +65,12 @@ def _layer(config: DecoderConfig, index: int) -> list[ParameterSpec]:
         ),
         *_linear(f"{name}.down_proj", ((f"{mlp}.down_proj", hidden),), inner, config.mlp_bias, group),
     ]
+
+
+def _head_norms(config: DecoderConfig, name: str, attention: str, group: int) -> list[ParameterSpec]:
+    """What each head of q and k is normed with, where the family has it."""
+    norms = ("q_norm.weight", "k_norm.weight") if config.query_key_norm else ()
+    return [_single(f"{name}.{norm}", f"{attention}.{norm}", (config.head_dim,), group) for norm in norms]
 
 
 def _linear(

@@ -20,10 +20,12 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class LayerParameters:
-    """One decoder layer, in order of use."""
+    """One decoder layer, in order of use; query_norm and key_norm [head_dim] are None where the family has none."""
 
     input_norm: torch.Tensor
     qkv: Linear
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
     output: Linear
     post_attention_norm: torch.Tensor
     gate_up: Linear
@@ -74,6 +76,8 @@ def _layer(name: str, parameters: Mapping[str, torch.Tensor]) -> LayerParameters
     return LayerParameters(
         input_norm=parameters[f"{name}.input_layernorm.weight"],
         qkv=linear("qkv_proj"),
+        query_norm=parameters.get(f"{name}.q_norm.weight"),
+        key_norm=parameters.get(f"{name}.k_norm.weight"),
         output=linear("o_proj"),
         post_attention_norm=parameters[f"{name}.post_attention_layernorm.weight"],
         gate_up=linear("gate_up_proj"),

@@ -1,19 +1,30 @@
-"""What all layers of one step share: angles, slots and masks, made once a step."""
+"""What all layers of one step share: angles, slots and masks, made once a step and window size."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from headrace.kernels.attention import (
-    DecodeContext,
     PrefillContext,
-    decode_attention,
-    decode_context,
     prefill_attention,
     prefill_context,
 )
-from headrace.kernels.rotary import rotary_table
 from headrace.models.batch import ForwardBatch
+from headrace.models.decoder.groups import Decodes, attend_decodes, group_decodes
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionContext:
+    """What the layers of one window size attend to.
+
+    Attributes:
+        prefills: rows and context of each prompt chunk, in row order.
+        decodes: contexts of the decoding requests, whose rows are the last ones; None without any.
+    """
+
+    prefills: tuple[tuple[slice, PrefillContext], ...]
+    decodes: Decodes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +34,62 @@ class StepContext:
     Attributes:
         cos, sin: the rotary angles of its tokens, as `rotary_table` gives them.
         write_slots: int64 [tokens]; where each token's key and value go.
-        prefills: rows and context of each prompt chunk, in row order.
-        decodes: context of the decoding requests, whose rows are the last ones; None without any.
+        attention: by window size, None being that of layers that see everything.
     """
 
     cos: torch.Tensor
     sin: torch.Tensor
     write_slots: torch.Tensor
-    prefills: tuple[tuple[slice, PrefillContext], ...]
-    decodes: DecodeContext | None
+    attention: dict[int | None, AttentionContext]
 
 
-def prepare_step(batch: ForwardBatch, inverse_frequencies: torch.Tensor, dtype: torch.dtype) -> StepContext:
-    """`dtype` is the model's; `inverse_frequencies` float32 [head_dim / 2] on the batch's device."""
-    cos, sin = rotary_table(batch.positions, inverse_frequencies, dtype)
+def prepare_step(
+    batch: ForwardBatch, cos: torch.Tensor, sin: torch.Tensor, windows: Sequence[int | None]
+) -> StepContext:
+    """`windows` are the different window sizes of the model's layers; cos and sin are of the model's dtype."""
+    longest = max([span.context_slots.shape[0] for span in batch.prefills], default=0)
+    longest = max(longest, batch.decode_slots.shape[1])
+    made: dict[int | None, AttentionContext] = {}
+    attention: dict[int | None, AttentionContext] = {}
+    for window in windows:
+        # What reaches over everything is no window.
+        effective = window if window is not None and window < longest else None
+        if effective not in made:
+            made[effective] = _attention_context(batch, cos.dtype, effective)
+        attention[window] = made[effective]
+    return StepContext(cos, sin, batch.write_slots, attention)
+
+
+def _attention_context(batch: ForwardBatch, dtype: torch.dtype, window: int | None) -> AttentionContext:
     prefills = tuple(
         (
             slice(span.start, span.start + span.length),
-            prefill_context(span.context_slots, span.length, dtype),
+            prefill_context(span.context_slots, span.length, dtype, window),
         )
         for span in batch.prefills
     )
-    decodes = None
-    if batch.decode_slots.shape[0]:
-        decodes = decode_context(batch.decode_slots, batch.decode_lengths, dtype)
-    return StepContext(cos, sin, batch.write_slots, prefills, decodes)
+    return AttentionContext(prefills, group_decodes(batch, dtype, window))
 
 
-def attend(step: StepContext, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def sequence_lengths(batch: ForwardBatch) -> torch.Tensor:
+    """int64 [tokens]: how long each token's sequence was when its key was made.
+
+    That is the prompt's length for the tokens of a prompt, however it is cut into chunks, and for each later
+    token its own place.
+    """
+    lengths = batch.positions + 1
+    for span in batch.prefills:
+        whole = span.context_slots.shape[0] if span.prompt_length is None else span.prompt_length
+        rows = slice(span.start, span.start + span.length)
+        lengths[rows] = lengths[rows].clamp(min=whole)
+    return lengths
+
+
+def attend(
+    context: AttentionContext, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor:
     """query [tokens, heads, head_dim] over one layer's cache; gives [tokens, heads * head_dim]."""
-    parts = [prefill_attention(query[rows], keys, values, context) for rows, context in step.prefills]
-    if step.decodes is not None:
-        parts.append(decode_attention(query[-step.decodes.rows :], keys, values, step.decodes))
+    parts = [prefill_attention(query[rows], keys, values, span) for rows, span in context.prefills]
+    if context.decodes is not None:
+        parts.append(attend_decodes(query[-context.decodes.count :], keys, values, context.decodes))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
