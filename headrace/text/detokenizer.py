@@ -11,8 +11,8 @@ class Detokenizer:
 
     Joined, the pieces equal `tokenizer.decode` of all ids (after `prompt_ids`: what they add to the prompt's
     text), and only the bytes of a last, incomplete UTF-8 character are held back. One difference is meant:
-    with a byte-fallback vocabulary, an invalid byte spoils only itself, where `decode` turns the whole run of
-    byte tokens around it into U+FFFD. To know that, the run would have to be held back to its end.
+    with a byte-fallback vocabulary, an invalid byte spoils only itself, as SentencePiece itself decodes. `decode`
+    turns the whole run of byte tokens around it into U+FFFD; for that, the run would be held back to its end.
 
     The cost per token does not depend on the length of the text.
     """

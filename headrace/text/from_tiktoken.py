@@ -15,6 +15,7 @@ from headrace.text.pieces import byte_level_token
 from headrace.text.tiktoken_families import Family
 from headrace.text.tokenizer_error import TokenizerError
 
+_MOST_SPECIAL_TOKENS = 1 << 16
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
 
 
@@ -40,15 +41,18 @@ def build_from_tiktoken(content: bytes, name: str, family: Family, names: Mappin
 
 
 def _special_tokens(start: int, family: Family, names: Mapping[int, str]) -> list[str]:
-    """Those from the id `start` on, without a gap: ids are given in this order."""
+    """Those from the id `start` on, without a gap: the library gives ids in this order."""
     own = dict(enumerate(family.special_tokens, start))
-    taken = set(names.values())
-    end = max([*names, *own, start - 1]) + 1
-    return [
-        names.get(token_id)
-        or (own[token_id] if own.get(token_id, "") not in {"", *taken} else f"<|reserved_token_{token_id}|>")
-        for token_id in range(start, end)
-    ]
+    end = max([*names, *own]) + 1
+    if end - start > _MOST_SPECIAL_TOKENS:
+        raise TokenizerError(
+            f"added_tokens_decoder names the token {end - 1}, far beyond a vocabulary of {start}.",
+            remedy="Upload the model's files again.",
+        )
+    # A name that the files give to one id is not also the family's for another.
+    own = {token_id: token for token_id, token in own.items() if token not in names.values()}
+    by_id = {**own, **names}
+    return [by_id.get(token_id, f"<|reserved_token_{token_id}|>") for token_id in range(start, end)]
 
 
 def _read_ranks(content: bytes, name: str) -> dict[bytes, int]:

@@ -73,7 +73,7 @@ _CLASSES = {
 
 def find_tiktoken(files: Mapping[str, bytes]) -> str | None:
     """The name of the file that is a tiktoken vocabulary, if one is."""
-    for name, content in files.items():
+    for name, content in sorted(files.items()):
         if name.endswith(TIKTOKEN_SUFFIX):
             return name
         if name in TIKTOKEN_NAMES and _FIRST_LINE.match(content):

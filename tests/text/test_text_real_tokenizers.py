@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from real_tokenizers import MODELS, ours, theirs
 
@@ -128,3 +128,18 @@ def test_an_answer_after_a_prompt_adds_what_transformers_decodes_more(
 )
 def test_any_ids_stream_as_transformers_decodes(model: str, ids: list[int], cuts: list[int]) -> None:
     assert stream(Detokenizer(ours(model)), ids, cuts) == theirs(model).decode(ids, skip_special_tokens=True)
+
+
+@settings(max_examples=examples(200))
+@given(
+    model=st.sampled_from(["llama2", "gemma3"]),
+    ids=st.lists(st.one_of(st.integers(0, 32_000 - 1), st.integers(3, 500)), max_size=30),
+    cuts=any_cuts,
+)
+def test_any_ids_of_a_byte_fallback_vocabulary_stream_as_transformers_decodes(
+    model: str, ids: list[int], cuts: list[int]
+) -> None:
+    """Where their bytes are valid; where not, SentencePiece itself is the measure (test_text_sentencepiece.py)."""
+    expected = theirs(model).decode(ids, skip_special_tokens=True)
+    assume("\N{REPLACEMENT CHARACTER}" not in expected)
+    assert stream(Detokenizer(ours(model)), ids, cuts) == expected

@@ -181,6 +181,25 @@ def test_the_file_is_read_as_the_library_reads_it(name: str) -> None:
     assert model.remove_extra_whitespaces == normalizer.remove_extra_whitespaces
 
 
+@pytest.mark.parametrize("name", ["llama_like", "composed_bpe"])
+def test_pairs_are_joined_by_score_whatever_the_order_of_the_pieces(name: str) -> None:
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(sentencepiece_model(name))
+    normal = [index for index, piece in enumerate(proto.pieces) if piece.type == piece.NORMAL]
+    backwards = [(proto.pieces[index].piece, proto.pieces[index].score) for index in reversed(normal)]
+    for index, (text, score) in zip(normal, backwards, strict=True):
+        proto.pieces[index].piece, proto.pieces[index].score = text, score
+    content = proto.SerializeToString()
+    library, tokenizer = (
+        SentencePieceProcessor(model_proto=content),
+        Tokenizer.from_files({"tokenizer.model": content}),
+    )
+    for text in CORPUS[:5]:
+        assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text)
+
+
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_but_never_crashes(data: st.DataObject) -> None:
     content = bytearray(sentencepiece_model("llama_like"))

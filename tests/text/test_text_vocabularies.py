@@ -118,6 +118,12 @@ def test_a_vocabulary_of_an_unknown_family_is_refused() -> None:
         Tokenizer.from_files(files)
 
 
+def test_a_special_token_far_beyond_the_vocabulary_is_refused_before_memory_is() -> None:
+    config = {**LLAMA3_CONFIG, "added_tokens_decoder": {"9000000000": {"content": "<far>", "special": True}}}
+    with pytest.raises(HeadraceError, match="names the token 9000000000, far beyond a vocabulary of"):
+        Tokenizer.from_files({**LLAMA3_FILES, "tokenizer_config.json": json.dumps(config).encode()})
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
