@@ -123,6 +123,9 @@ def named_tensors(parameters: DecoderParameters) -> dict[str, torch.Tensor]:
     for number, layer in enumerate(parameters.layers):
         found[f"{number}.input_norm"] = layer.input_norm
         found[f"{number}.post_attention_norm"] = layer.post_attention_norm
+        for norm in ("query_norm", "key_norm"):
+            if (tensor := getattr(layer, norm)) is not None:
+                found[f"{number}.{norm}"] = tensor
         for part in ("qkv", "output", "gate_up", "down"):
             linear = getattr(layer, part)
             found[f"{number}.{part}"] = linear.weight

@@ -1,4 +1,4 @@
-"""The engine's greedy tokens are transformers', for each option of both families."""
+"""The engine's greedy tokens are transformers', for the options of each family."""
 
 import copy
 from pathlib import Path
@@ -38,6 +38,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-explicit-head-dim": ("qwen2", {"head_dim": 24}),
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2-llama3-rope": ("qwen2", {"rope_parameters": LLAMA3_ROPE}),
+    "mistral-window": ("mistral", {"sliding_window": 11}),
+    "qwen3-gqa": ("qwen3", {}),
 }
 PROMPT, ANSWER, FORCED = 45, 16, 128
 

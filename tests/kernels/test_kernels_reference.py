@@ -77,6 +77,16 @@ def test_rotate_turns_pairs_of_the_two_halves(dtype: torch.dtype) -> None:
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["one-row-for-all", "one-for-each-token"])
+def test_angles_are_multiplied_by_the_factor_and_may_turn_at_each_tokens_own_speed(own: bool) -> None:
+    positions, frequencies = torch.tensor([2, 50]), torch.tensor([[1.0, 0.1], [0.5, 0.01]])
+    used = frequencies if own else frequencies[:1].expand(2, 2)
+    cos, sin = rotary_table(positions, frequencies if own else frequencies[0], torch.float32, 1.5)
+    angles = positions.double().unsqueeze(1) * used.double()
+    assert_near(cos.squeeze(1), 1.5 * torch.cat((angles.cos(), angles.cos()), dim=1))
+    assert_near(sin.squeeze(1), 1.5 * angles.sin())
+
+
 @each_dtype
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize(("length", "context"), [(1, 1), (1, 9), (9, 9), (4, 9), (40, 130)])
@@ -108,6 +118,40 @@ def test_a_decoding_row_sees_its_own_tokens_only(
     found = decode_attention(query, keys, values, decode_context(slots, torch.tensor(lengths), dtype))
     for row, own in enumerate(owned):
         assert_near(found[row], attention(query[row], keys[own], values[own]))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 8, 9, 10, 200])
+@pytest.mark.parametrize(("length", "context"), [(1, 1), (1, 9), (9, 9), (4, 9), (40, 130), (130, 130)])
+@pytest.mark.parametrize("neighbours", [True, False])
+def test_a_token_of_a_chunk_sees_its_window_only(
+    window: int, length: int, context: int, neighbours: bool
+) -> None:
+    keys, values = random(200, 2, 8), random(200, 2, 8, seed=1)
+    query = random(length, 6, 8, seed=2)
+    slots = torch.arange(5, 5 + context) if neighbours else torch.randperm(200)[:context]
+    unseen = slots[: max(0, context - length - window + 1)]
+    keys[unseen], values[unseen] = float("nan"), float("nan")
+    found = prefill_attention(query, keys, values, prefill_context(slots, length, torch.float32, window))
+    for row in range(length):
+        end = context - length + row + 1
+        seen = slots[max(0, end - window) : end]
+        assert_near(found[row], attention(query[row], keys[seen], values[seen]))
+
+
+@pytest.mark.parametrize("window", [1, 2, 31, 32, 64, 700, 900])
+@pytest.mark.parametrize("lengths", [[1], [33], [1, 700], [5, 1, 64, 31], [7, 7]])
+def test_a_decoding_row_sees_its_window_only(window: int, lengths: list[int]) -> None:
+    keys, values = random(900, 2, 8), random(900, 2, 8, seed=1)
+    query = random(len(lengths), 6, 8, seed=2)
+    owned = torch.split(torch.randperm(900)[: sum(lengths)], lengths)
+    slots = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    for row, own in enumerate(owned):
+        slots[row, : len(own)] = own
+    context = decode_context(slots, torch.tensor(lengths), torch.float32, window)
+    assert context.longest == min(window, max(lengths))
+    found = decode_attention(query, keys, values, context)
+    for row, own in enumerate(owned):
+        assert_near(found[row], attention(query[row], keys[own[-window:]], values[own[-window:]]))
 
 
 def test_neighbouring_slots_are_read_without_copying() -> None:

@@ -17,6 +17,9 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"num_key_value_heads": 1, "head_dim": 24, "attention_bias": True, "mlp_bias": True}),
     ("qwen2", {}),
     ("qwen2", {"tie_word_embeddings": True, "head_dim": 24}),
+    ("mistral", {}),
+    ("qwen3", {}),
+    ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
 ]
 each_option = pytest.mark.parametrize(("family", "fields"), OPTIONS)
 
@@ -48,6 +51,13 @@ def test_query_key_and_value_lie_one_under_another() -> None:
     for kind in ("weight", "bias"):
         parts = [tensors[f"model.layers.1.self_attn.{part}_proj.{kind}"] for part in "qkv"]
         assert torch.equal(parameters[f"layers.1.qkv_proj.{kind}"], torch.cat(parts))
+
+
+def test_a_tied_model_whose_file_names_only_the_head_takes_its_embedding_from_there() -> None:
+    config = config_json(make_tiny("llama", tie_word_embeddings=True))
+    names = {name for name, _ in sources(layout_of(config, {"lm_head.weight"}))}
+    assert "lm_head.weight" in names
+    assert "model.embed_tokens.weight" not in names
 
 
 def test_groups_ascend_from_the_embedding_through_the_layers_to_the_head() -> None:

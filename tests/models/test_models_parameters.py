@@ -27,6 +27,15 @@ def test_no_tensor_is_copied() -> None:
         assert layer.down.weight is parameters[f"{name}.down_proj.weight"]
 
 
+def test_the_norms_of_heads_are_those_that_are_given() -> None:
+    model = make_tiny("qwen3")
+    parameters = parameters_of(model)
+    kept = DecoderModel(read_config(config_json(model)), parameters).parameters
+    for index, layer in enumerate(kept.layers):
+        assert layer.query_norm is parameters[f"layers.{index}.q_norm.weight"]
+        assert layer.key_norm is parameters[f"layers.{index}.k_norm.weight"]
+
+
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.2.qkv_proj.bias", "lm_head.weight"])
 def test_a_missing_parameter_is_named(name: str) -> None:
     model = make_tiny("qwen2")

@@ -9,9 +9,10 @@ from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
 from headrace.models.registry import layout_of
 from tests.models.harness import Request, empty_cache, greedy, ours, step, theirs_greedy, theirs_logits
+from tests.models.options import SLIDING, Fields
 from tests.tiny_models import config_json, in_dtype, make_tiny, median_gap, parameters_of, random_ids
 
-FAMILIES = ["llama", "qwen2"]
+FAMILIES = ["llama", "qwen2", "mistral", "qwen3"]
 
 
 def scattered(count: int, slots: int, seed: int) -> torch.Tensor:
@@ -39,10 +40,16 @@ def test_a_prompt_in_chunks_of_different_sizes_gives_the_same_logits(family: str
     torch.testing.assert_close(torch.stack(request.logits), theirs_logits(model, ids), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [*((family, {}) for family in FAMILIES), SLIDING["mistral-window-16"], SLIDING["qwen3-window-by-layer"]],
+    ids=[*FAMILIES, "window", "window-by-layer"],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_requests_of_all_kinds_in_one_step_do_not_touch_each_other(family: str, dtype: torch.dtype) -> None:
-    exact = make_tiny(family)
+def test_requests_of_all_kinds_in_one_step_do_not_touch_each_other(
+    family: str, fields: Fields, dtype: torch.dtype
+) -> None:
+    exact = make_tiny(family, **fields)
     model = in_dtype(exact, dtype)
     torch.nn.Module.load_state_dict(exact, {k: v.float() for k, v in model.state_dict().items()})
     decoder = ours(model)

@@ -10,7 +10,9 @@ MODULES = [
     "headrace.models.layout",
     "headrace.models.errors",
     "headrace.models.llama.layout",
+    "headrace.models.mistral.layout",
     "headrace.models.qwen2.layout",
+    "headrace.models.qwen3.layout",
 ]
 
 
