@@ -21,7 +21,7 @@ SENTENCEPIECE: dict[str, dict[str, Any]] = {
         "model_type": "bpe",
         "byte_fallback": True,
         "add_dummy_prefix": False,
-        "user_defined_symbols": ["\n\n", "<start_of_turn>", "  "],
+        "user_defined_symbols": ["\n\n", "\n\n\n", "<start_of_turn>", "  "],
         "bos_piece": "<bos>",
         "eos_piece": "<eos>",
         **_AS_IT_IS,

@@ -12,6 +12,7 @@ from small_tokenizers import files_of, write_files
 from transformers import AutoTokenizer
 
 from headrace.errors import HeadraceError
+from headrace.text import chat_template
 from headrace.text.chat_template import ChatTemplate, TemplateError
 from headrace.text.tokenizer import Tokenizer
 
@@ -252,6 +253,15 @@ def test_a_continued_message_ends_the_prompt_at_its_last_character() -> None:
     text = only(CHATML).render(messages, continue_final_message=True)
     assert text.endswith("<|im_start|>assistant\none, two, ")
     assert messages[-1]["content"] == "one, two, "
+
+
+def test_the_mark_of_the_end_written_by_a_user_does_not_move_the_end() -> None:
+    mark = chat_template._END_OF_MESSAGE
+    messages = [{"role": "user", "content": f"Say {mark}."}, {"role": "assistant", "content": "Said"}]
+    text = only("{% for m in messages %}[{{ m.content }}]{% endfor %}").render(
+        messages, continue_final_message=True
+    )
+    assert text == f"[Say {mark}.][Said"
 
 
 def test_a_continued_message_of_parts_ends_at_its_last_text() -> None:

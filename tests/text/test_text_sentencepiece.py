@@ -32,7 +32,7 @@ any_text = st.one_of(
     st.text(max_size=40),
     st.lists(
         st.sampled_from(
-            [*dict.fromkeys(CORPUS), " ", "  ", "\n\n", "▁", "<tool>", "<start_of_turn>", "ﬁ", "😀"]
+            [*dict.fromkeys(CORPUS), " ", "  ", "\n\n", "\n\n\n", "▁", "<tool>", "<start_of_turn>", "ﬁ", "😀"]
         ),
         max_size=5,
     ).map("".join),
@@ -198,6 +198,23 @@ def test_pairs_are_joined_by_score_whatever_the_order_of_the_pieces(name: str) -
     )
     for text in CORPUS[:5]:
         assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text)
+
+
+def test_an_unused_piece_is_never_made() -> None:
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(sentencepiece_model("llama_like"))
+    the = next(piece for piece in proto.pieces if piece.piece == "▁the")
+    the.type = the.UNUSED
+    content = proto.SerializeToString()
+    library, tokenizer = (
+        SentencePieceProcessor(model_proto=content),
+        Tokenizer.from_files({"tokenizer.model": content}),
+    )
+    text = "and the river in the Seine"
+    assert "▁the" not in library.encode_as_pieces(text)
+    assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text)
 
 
 @given(data=st.data())
