@@ -78,7 +78,6 @@ def decode_context(
     if window is not None and window < slots.shape[1]:
         first = (lengths - window).clamp_(min=0).unsqueeze(1)
         slots = slots.gather(1, first + torch.arange(window, device=slots.device))
-        lengths = lengths.clamp(max=window)
     rows, longest = slots.shape
     if rows == 1:
         # The longest row has no padding.

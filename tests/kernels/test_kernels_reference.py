@@ -5,7 +5,7 @@ import torch
 
 from headrace.kernels.attention import decode_attention, decode_context, prefill_attention, prefill_context
 from headrace.kernels.linear import linear
-from headrace.kernels.norm import rms_norm, silu_mul
+from headrace.kernels.norm import head_norm, rms_norm, silu_mul
 from headrace.kernels.rotary import rotary_table, rotate
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -37,6 +37,17 @@ def test_rms_norm_divides_by_the_root_mean_square(dtype: torch.dtype) -> None:
     before = x.clone()
     exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
     assert_near(rms_norm(x, weight, 1e-5), exact)
+    assert torch.equal(x, before)
+
+
+@each_dtype
+def test_head_norm_is_the_norm_of_each_head_with_the_weight_of_its_kind(dtype: torch.dtype) -> None:
+    x = random(5, 9, 8, dtype=dtype)[:, :6] * 3  # as q and k lie beside v
+    for_query, for_key = random(8, dtype=dtype, seed=1), random(8, dtype=dtype, seed=2)
+    before = x.clone()
+    found = head_norm(x, for_query, for_key, 4, 1e-5)
+    for head in range(6):
+        assert torch.equal(found[:, head], rms_norm(x[:, head], for_query if head < 4 else for_key, 1e-5))
     assert torch.equal(x, before)
 
 

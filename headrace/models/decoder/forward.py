@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from headrace.kernels.linear import linear
-from headrace.kernels.norm import rms_norm, silu_mul
+from headrace.kernels.norm import head_norm, rms_norm, silu_mul
 from headrace.kernels.rotary import rotary_table, rotate
 from headrace.models.batch import ForwardBatch, KVCache
 from headrace.models.decoder.config import DecoderConfig
@@ -76,10 +76,9 @@ class DecoderModel:
         # q and k lie side by side and are turned in one go.
         unturned = qkv[:, :turning]
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = unturned.tensor_split((config.num_heads,), dim=1)
-            query = rms_norm(query, layer.query_norm, config.rms_norm_eps)
-            key = rms_norm(key, layer.key_norm, config.rms_norm_eps)
-            unturned = torch.cat((query, key), dim=1)
+            unturned = head_norm(
+                unturned, layer.query_norm, layer.key_norm, config.num_heads, config.rms_norm_eps
+            )
         turned = rotate(unturned, step.cos, step.sin)
         query, key = turned[:, : config.num_heads], turned[:, config.num_heads :]
         keys.index_copy_(0, step.write_slots, key)
