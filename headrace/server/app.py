@@ -82,4 +82,8 @@ async def _gone(_: Request, __: Exception) -> Response:
 
 
 async def _defect(_: Request, __: Exception) -> Response:
-    return error_response(ApiError(500, "The server failed; its log says more.", code="internal_error"))
+    # uvicorn ends the connection after a defect: said here, so that no client sends its next request into it.
+    headers = {"Connection": "close"}
+    return error_response(
+        ApiError(500, "The server failed; its log says more.", code="internal_error", headers=headers)
+    )

@@ -118,6 +118,7 @@ class ChoiceText:
         if output.logprobs:
             self._logprob_sum += output.logprobs[position].logprob
         if self._track is not None:
+            assert len(output.logprobs) == len(output.token_ids)
             self._track.add(token_id, grown, output.logprobs[position], is_end=is_end)
 
     def _take(self, grown: int) -> tuple[TokenEntry, ...]:

@@ -10,6 +10,8 @@ import pytest
 from byte_model import CONTEXT_LENGTH, VOCAB_SIZE
 from front_harness import OPTIONS, Front, running_front
 
+from headrace.ipc.messages import Generate, TokenOutput
+
 LIMIT = 20_000
 
 
@@ -202,4 +204,16 @@ def test_a_client_that_leaves_while_it_sends_does_not_disturb_the_next(front: Fr
     host, _, port = front.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert front.complete().status_code == 200
+
+
+def test_a_defect_is_a_500_and_the_next_request_is_answered(front: Front) -> None:
+    def without_logprobs(generate: Generate) -> Iterator[TokenOutput]:
+        yield TokenOutput(generate.rid, (65,), "length")
+
+    script, front.engine.script = front.engine.script, without_logprobs
+    response = front.complete(logprobs=1)
+    assert error_of(response, 500)["code"] == "internal_error"
+    assert response.headers["connection"] == "close"
+    front.engine.script = script
     assert front.complete().status_code == 200
