@@ -43,8 +43,6 @@ NO_EFFECT: tuple[NoEffect, ...] = (
             "--enable-mixed-chunk",
             "--enable-dynamic-chunking",
             "--enable-prefill-delayer",
-            "--abort-on-priority-when-disabled",
-            "--schedule-low-priority-values-first",
         ),
         values=(
             "--prefill-max-requests",
@@ -60,6 +58,10 @@ NO_EFFECT: tuple[NoEffect, ...] = (
             "--prefill-delayer-max-delay-ms",
         ),
         lists=("--prefill-delayer-forward-passes-buckets", "--prefill-delayer-wait-seconds-buckets"),
+    ),
+    NoEffect(
+        "a request with a priority is always refused without --enable-priority-scheduling",
+        switches=("--abort-on-priority-when-disabled",),
     ),
     NoEffect(
         "the prefix cache is one tree in the device's memory, and the least recently used goes first",

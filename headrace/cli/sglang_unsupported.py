@@ -151,6 +151,10 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         values={"--schedule-policy": "fcfs"},
     ),
     Unsupported(
+        "Serving low priorities before high ones is",
+        switches=("--schedule-low-priority-values-first",),
+    ),
+    Unsupported(
         "Cutting prompts that are too long is",
         switches=("--allow-auto-truncate",),
     ),
