@@ -68,10 +68,11 @@ def sentencepiece_files(name: str, settings: dict[str, Any] | None = None) -> di
 
 @functools.cache
 def tiktoken_ranks() -> dict[bytes, int]:
-    """Token → rank: the 256 bytes, and what they were joined to, in that order."""
+    """Token → rank: the 256 bytes, what they were joined to, in that order, digits, and one that no pair leads to."""
     state = json.loads(byte_level().to_str())["model"]
     tokens = [bytes([byte]) for byte in range(256)]
     tokens += [byte_level_bytes(left) + byte_level_bytes(right) for left, right in state["merges"]]
+    tokens += [b"12", b"123", b" xyzzy"]
     return {token: rank for rank, token in enumerate(dict.fromkeys(tokens))}
 
 

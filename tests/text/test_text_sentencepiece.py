@@ -217,6 +217,29 @@ def test_an_unused_piece_is_never_made() -> None:
     assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text)
 
 
+def test_the_unknown_token_is_a_special_one() -> None:
+    library = sentencepiece_library("composed_bpe")
+    ids = OURS["composed_bpe"].encode("the ☃", add_special_tokens=False)
+    assert library.unk_id() in ids
+    assert OURS["composed_bpe"].decode(ids) == "the "
+
+
+def test_a_name_given_twice_is_refused() -> None:
+    config = {"added_tokens_decoder": {"7": {"content": "▁the", "special": True}}}
+    with pytest.raises(HeadraceError, match="holds one piece twice"):
+        Tokenizer.from_files(sentencepiece_files("llama_like", config))
+
+
+def test_an_unknown_token_that_no_piece_is_is_refused() -> None:
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(sentencepiece_model("llama_like"))
+    proto.trainer_spec.unk_id = 9999
+    with pytest.raises(HeadraceError, match="the unknown token's id 9999, which no piece has"):
+        Tokenizer.from_files({"tokenizer.model": proto.SerializeToString()})
+
+
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_but_never_crashes(data: st.DataObject) -> None:
     content = bytearray(sentencepiece_model("llama_like"))

@@ -33,7 +33,17 @@ any_text = st.one_of(
     st.text(max_size=40),
     st.lists(
         st.sampled_from(
-            [*dict.fromkeys(CORPUS), "  ", "\r\n\n", "1234567", "don'T", "<|im_start|>", "<|eot_id|>"]
+            [
+                *dict.fromkeys(CORPUS),
+                "  ",
+                "\r\n\n",
+                "1234567",
+                "don'T",
+                "<|im_start|>",
+                "<|eot_id|>",
+                " xyzzy",
+                "e\u0301",
+            ]
         ),
         max_size=5,
     ).map("".join),
@@ -47,7 +57,7 @@ def test_ids_of_any_text_equal_tiktoken_for_llama3(text: str) -> None:
     assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text, allowed_special="all")
 
 
-@given(text=st.text(max_size=40))
+@given(text=any_text)
 def test_ids_of_any_text_equal_tiktoken_for_qwen(text: str) -> None:
     import unicodedata
 
@@ -107,6 +117,21 @@ def test_names_in_the_config_take_the_place_of_the_familys(tmp_path: Path) -> No
     text = "the <|begin_of_text|> river<|pad|> and <|image|>"
     assert tokenizer.encode(text, add_special_tokens=False) == expected.encode(text, add_special_tokens=False)
     assert tokenizer.encode("<|eot_id|>", add_special_tokens=False) == [BASE + 9]
+
+
+def test_a_familys_token_that_the_config_moves_is_not_there_twice() -> None:
+    config = {
+        **LLAMA3_CONFIG,
+        "added_tokens_decoder": {str(BASE + 4): {"content": "<|eot_id|>", "special": True}},
+    }
+    tokenizer = Tokenizer.from_files({**LLAMA3_FILES, "tokenizer_config.json": json.dumps(config).encode()})
+    assert tokenizer.encode("<|eot_id|>", add_special_tokens=False) == [BASE + 4]
+    assert tokenizer.encode("<|reserved_special_token_250|>", add_special_tokens=False) == [BASE + 255]
+
+
+def test_a_vocabulary_of_no_known_size_and_no_class_is_refused() -> None:
+    with pytest.raises(HeadraceError, match=r"tokenizer\.model .*tokenizer_class not given"):
+        Tokenizer.from_files({"tokenizer.model": tiktoken_content()})
 
 
 def test_a_vocabulary_of_an_unknown_family_is_refused() -> None:
