@@ -44,6 +44,7 @@ class ChoiceText:
         "_detokenizer",
         "_echo",
         "_length",
+        "_logprob_count",
         "_logprob_sum",
         "_stops",
         "_track",
@@ -66,6 +67,7 @@ class ChoiceText:
         self._track = track
         self._echo = echo
         self._length = 0 if track is None else track.length
+        self._logprob_count = 0
         self._logprob_sum = 0.0
         self.token_count = 0
         self.cached_tokens = 0
@@ -108,7 +110,8 @@ class ChoiceText:
         return self._finish(text + self._stops.finish(), output.finish_reason, output.matched_stop)
 
     def mean_logprob(self) -> float:
-        """Of the generated tokens, the one that ended the answer included."""
+        """Of the generated tokens, the one that ended the answer included; the engine must have told them all."""
+        assert self._logprob_count == self.token_count
         return self._logprob_sum / self.token_count if self.token_count else -math.inf
 
     def _count(
@@ -116,6 +119,7 @@ class ChoiceText:
     ) -> None:
         self.token_count += 1
         if output.logprobs:
+            self._logprob_count += 1
             self._logprob_sum += output.logprobs[position].logprob
         if self._track is not None:
             assert len(output.logprobs) == len(output.token_ids)
