@@ -82,7 +82,8 @@ def tiktoken_content() -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def tiktoken_library(pattern: str, special: list[str]) -> tiktoken.Encoding:
+@functools.cache
+def tiktoken_library(pattern: str, special: tuple[str, ...]) -> tiktoken.Encoding:
     ranks = tiktoken_ranks()
     return tiktoken.Encoding(
         "small",

@@ -88,6 +88,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "not_legacy": {"tokenizer_class": "PreTrainedTokenizerFast", "legacy": False, "add_bos_token": False},
     "llama": {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": True},
+    "llama_that_says_nothing": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True},
     "llama_without_space": {
         "tokenizer_class": "LlamaTokenizer",
         "add_prefix_space": False,

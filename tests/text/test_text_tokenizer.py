@@ -1,5 +1,6 @@
 """The tokenizer against transformers' AutoTokenizer on the same folder."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ def truncated(files: dict[str, bytes]) -> dict[str, bytes]:
 FOLDERS["truncation_and_padding_in_the_file"] = truncated(FOLDERS["truncation_and_padding_in_the_file"])
 
 
+@functools.cache
 def ours(name: str) -> Tokenizer:
     files = FOLDERS[name]
     model_type = json.loads(files.get("config.json", b"{}")).get("model_type")

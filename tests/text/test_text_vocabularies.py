@@ -53,7 +53,7 @@ any_text = st.one_of(
 @given(text=any_text)
 def test_ids_of_any_text_equal_tiktoken_for_llama3(text: str) -> None:
     family, tokenizer = FAMILIES["llama3"]
-    library = tiktoken_library(family.pattern, list(family.special_tokens))
+    library = tiktoken_library(family.pattern, family.special_tokens)
     assert tokenizer.encode(text, add_special_tokens=False) == library.encode(text, allowed_special="all")
 
 
@@ -62,14 +62,14 @@ def test_ids_of_any_text_equal_tiktoken_for_qwen(text: str) -> None:
     import unicodedata
 
     family, tokenizer = FAMILIES["qwen"]
-    library = tiktoken_library(family.pattern, list(family.special_tokens))
+    library = tiktoken_library(family.pattern, family.special_tokens)
     assert tokenizer.encode(text) == library.encode(unicodedata.normalize("NFC", text), allowed_special="all")
 
 
 @given(ids=st.lists(st.integers(0, BASE - 1), max_size=30), cut=st.integers(0, 30))
 def test_any_ids_stream_as_tiktoken_decodes(ids: list[int], cut: int) -> None:
     family, tokenizer = FAMILIES["llama3"]
-    library = tiktoken_library(family.pattern, list(family.special_tokens))
+    library = tiktoken_library(family.pattern, family.special_tokens)
     made = Detokenizer(tokenizer)
     assert made.push(ids[:cut]) + made.push(ids[cut:]) + made.finish() == library.decode(ids)
 
