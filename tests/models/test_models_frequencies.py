@@ -21,7 +21,8 @@ SCALINGS: list[dict[str, Any]] = [
     YARN,
     {**YARN, "truncate": False},
     {**YARN, "beta_fast": 8.0, "beta_slow": 2.0},
-    {**YARN, "beta_fast": 1.0, "beta_slow": 1.0},  # a ramp without length
+    {**YARN, "beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},  # a ramp without length
+    {**YARN, "beta_slow": 1e-8, "truncate": False},  # the ramp would end behind the last dimension
     {**YARN, "attention_factor": 0.7},
     {**YARN, "mscale": 1.5, "mscale_all_dim": 0.5},
     {**YARN, "original_max_position_embeddings": 4},  # the ramp begins before the first pair
