@@ -251,6 +251,11 @@ def test_a_damaged_file_is_refused_or_read_but_never_crashes(data: st.DataObject
         Tokenizer.from_files({"tokenizer.model": bytes(content[:cut])})
 
 
+def test_a_file_cut_short_is_refused() -> None:
+    with pytest.raises(HeadraceError, match="ends beyond the file"):
+        Tokenizer.from_files({"tokenizer.model": sentencepiece_model("llama_like")[:-1]})
+
+
 @pytest.mark.parametrize("kind", ["word", "char"])
 def test_other_kinds_of_model_are_refused(kind: str) -> None:
     with pytest.raises(HeadraceError, match="BPE and unigram models are supported"):
