@@ -47,7 +47,7 @@ def build_from_sentencepiece(
     tokenizer.normalizer = _normalizer(model, legacy)
     tokenizer.pre_tokenizer = _pre_tokenizer(model, legacy)
     tokenizer.decoder = _decoder(model)
-    special = [piece.text for piece in model.pieces if piece.kind in (PieceKind.CONTROL, PieceKind.UNKNOWN)]
+    special = [piece.text for piece in model.pieces if piece.kind == PieceKind.CONTROL]
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     return tokenizer
 

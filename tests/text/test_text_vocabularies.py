@@ -74,6 +74,12 @@ def test_any_ids_stream_as_tiktoken_decodes(ids: list[int], cut: int) -> None:
     assert made.push(ids[:cut]) + made.push(ids[cut:]) + made.finish() == library.decode(ids)
 
 
+def test_llama3_takes_digits_by_three_and_qwen_one_by_one() -> None:
+    ranks = tiktoken_ranks()
+    assert FAMILIES["llama3"][1].encode("1234", add_special_tokens=False) == [ranks[b"123"], ranks[b"4"]]
+    assert FAMILIES["qwen"][1].encode("1234") == [ranks[digit] for digit in (b"1", b"2", b"3", b"4")]
+
+
 @pytest.mark.parametrize(
     ("name", "token", "offset"),
     [
