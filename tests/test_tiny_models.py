@@ -9,7 +9,7 @@ import transformers
 from tests.tiny_models import VOCAB_SIZE, in_dtype, make_tiny, save_checkpoint
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_reads_the_saved_weights_back(

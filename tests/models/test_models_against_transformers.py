@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from tests.models.harness import (
     Request,
@@ -43,25 +44,29 @@ def test_bfloat16_strays_no_further_from_float32_than_transformers(family: str, 
     # The reference computes in float32 with the weights that bfloat16 can hold.
     rounded = in_dtype(exact, torch.bfloat16)
     exact.load_state_dict({name: tensor.float() for name, tensor in rounded.state_dict().items()})
-    ids = random_ids(exact, PROMPT + ANSWER, seed=4)
-    prompt, answer = ids[:PROMPT], ids[PROMPT:]
+    texts = [random_ids(exact, PROMPT + ANSWER, seed=seed) for seed in (7, 8, 9)]
 
     decoder = ours(rounded)
     assert decoder.dtype is torch.bfloat16
-    cache, request = empty_cache(decoder, len(ids)), Request(torch.arange(len(ids)))
-    step(decoder, cache, prefills=[(request, prompt)])
-    for token in answer:
-        step(decoder, cache, decodes=[(request, token)])
+    cache = empty_cache(decoder, 3 * (PROMPT + ANSWER))
+    requests = [Request(slots) for slots in torch.split(torch.arange(3 * (PROMPT + ANSWER)), PROMPT + ANSWER)]
+    pairs = list(zip(requests, texts, strict=True))
+    step(decoder, cache, prefills=[(request, ids[:PROMPT]) for request, ids in pairs])
+    for place in range(PROMPT, PROMPT + ANSWER):
+        step(decoder, cache, decodes=[(request, ids[place]) for request, ids in pairs])
 
-    if decoder.config.rope.depends_on_length:
-        # Then it matters at which length each key was made.
-        reference = theirs_forced(exact, prompt, answer)
-        their_error = (theirs_forced(rounded, prompt, answer) - reference).abs().max()
-    else:
-        reference = theirs_logits(exact, ids)
-        their_error = (theirs_logits(rounded, ids) - reference).abs().max()
-    our_error = (torch.stack(request.logits) - reference).abs().max()
-    assert our_error <= 1.5 * their_error
+    def theirs(model: PreTrainedModel) -> torch.Tensor:
+        if decoder.config.rope.depends_on_length:
+            # Then it matters at which length each key was made.
+            return torch.cat([theirs_forced(model, ids[:PROMPT], ids[PROMPT:]) for ids in texts])
+        return torch.cat([theirs_logits(model, ids) for ids in texts])
+
+    reference = theirs(exact)
+    their_error = theirs(rounded) - reference
+    our_error = torch.stack([row for request in requests for row in request.logits]) - reference
+    assert our_error.abs().max() <= 1.5 * their_error.abs().max()
+    # The greatest of all errors is a matter of luck; the mean is not.
+    assert our_error.square().mean() <= 1.25 * their_error.square().mean()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
