@@ -1,82 +1,240 @@
-"""From logits to token ids. All maths in float32; each request draws from its own generator."""
+"""From logits to tokens: greedy rows in one go, the others adjusted and drawn together, each from its own stream.
+
+For each row: bias and penalties (penalties.py), then the largest logit, or temperature, top_k, top_p, min_p and a
+draw (draw.py). Logprobs are those of the logits as they came (logprobs.py).
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, overload
 
 import torch
 
-from headrace.ipc.messages import SamplingParams
+from headrace.engine.draw import draw, take
+from headrace.engine.logprobs import token_logprobs
+from headrace.engine.penalties import Adjustments, adjust, has_adjustments
+from headrace.engine.vocab_blocks import peak
+from headrace.ipc.messages import SamplingParams, TokenLogprob
 
-# Nucleus sampling looks at this many of the largest logits first: sorting a whole vocabulary costs 100 × more.
-_PREFILTER = 1024
 # Below this temperature nothing but the largest logit has a weight, and far below it float32 would divide by 0.
 _GREEDY_BELOW = 1e-6
+# Logits that are copied and weighed at a time (4 MiB each): few enough for the
+# caches, many enough for one call.
+_ELEMENTS = 1 << 20
+
+
+class SamplingState(Protocol):
+    """What the sampler reads of a request. `output` only grows, also over a retraction."""
+
+    rid: str
+    sampling: SamplingParams
+    prompt: list[int]
+    output: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A row's token; `logprob` where the request asked for logprobs."""
+
+    token_id: int
+    logprob: TokenLogprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLogits:
+    """A row from which no token can be chosen. Only its request fails: these are what RequestFailed wants."""
+
+    status: int
+    code: str
+    message: str
+
+
+_NOT_FINITE = BrokenLogits(
+    500,
+    "broken_logits",
+    "The model computed NaN or infinite logits for this request, so no token can be chosen. If it happens again, "
+    "the weights are damaged or overflow their dtype: start the server with --dtype float32 or bfloat16.",
+)
+_ALL_BANNED = BrokenLogits(
+    400,
+    "no_token_possible",
+    "Every token that the model would choose from is shut out by `min_tokens` with the end-of-sequence ids and "
+    "`stop_token_ids`. Lower `min_tokens` or name fewer `stop_token_ids`.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """What is kept of a request: its random numbers (None: greedy), its changes to logits (None: none)."""
+
+    generator: torch.Generator | None
+    adjustments: Adjustments | None
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A request of which nothing but its parameters is known."""
+
+    rid: str
+    sampling: SamplingParams
+    prompt: list[int]
+    output: list[int]
 
 
 class Sampler:
-    """Chooses tokens, and keeps the random streams of running requests.
+    """Chooses tokens, and keeps the random streams and penalties of running requests.
 
     Without a seed of its own a request gets one from the engine's stream (`--random-seed`).
     """
 
-    def __init__(self, random_seed: int | None) -> None:
+    def __init__(self, random_seed: int | None, eos_token_ids: frozenset[int] = frozenset()) -> None:
+        """`eos_token_ids`: the model's ends of sequence, which min_tokens holds off."""
         self._seeds = random.Random(random_seed)
-        self._generators: dict[str, torch.Generator] = {}
+        self._eos_token_ids = eos_token_ids
+        self._streams: dict[str, _Stream] = {}
 
     def forget(self, rid: str) -> None:
-        """Drop a request's random stream."""
-        self._generators.pop(rid, None)
+        """Drop a request's random stream and penalties."""
+        self._streams.pop(rid, None)
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[tuple[str, SamplingParams]]) -> list[int]:
-        """One token id for each row of `logits` (float32 [rows, vocab]) and its request (id, parameters).
+    @overload
+    def sample(
+        self, logits: torch.Tensor, requests: Sequence[SamplingState]
+    ) -> list[Sampled | BrokenLogits]: ...
 
-        Greedy is the largest logit, the lowest id among equals; so is a temperature below 1e-6.
+    @overload
+    def sample(self, logits: torch.Tensor, requests: Sequence[tuple[str, SamplingParams]]) -> list[int]: ...
+
+    def sample(
+        self, logits: torch.Tensor, requests: Sequence[SamplingState] | Sequence[tuple[str, SamplingParams]]
+    ) -> list[Sampled | BrokenLogits] | list[int]:
+        """A token for each row of `logits` (float32 [rows, vocab], left as they are) and its request.
+
+        Greedy is the largest logit, the lowest id among equals; so is a temperature below 1e-6. A request that
+        draws takes one number from its stream for each token, so what runs beside it changes nothing.
         """
-        tokens: list[int] = torch.argmax(logits, dim=-1).tolist()
-        for row, (rid, sampling) in enumerate(requests):
+        states: list[SamplingState] = []
+        pairs: list[tuple[str, SamplingParams]] = []
+        for request in requests:
+            if isinstance(request, tuple):
+                pairs.append(request)
+            else:
+                states.append(request)
+        return self._token_ids(logits, pairs) if pairs else self._sample(logits, states)
+
+    def _token_ids(self, logits: torch.Tensor, pairs: Sequence[tuple[str, SamplingParams]]) -> list[int]:
+        sampled = self._sample(logits, [_Alone(rid, sampling, [], []) for rid, sampling in pairs])
+        return [each.token_id if isinstance(each, Sampled) else 0 for each in sampled]
+
+    def _sample(
+        self, logits: torch.Tensor, requests: Sequence[SamplingState]
+    ) -> list[Sampled | BrokenLogits]:
+        if not requests:
+            return []
+        vocab = logits.shape[1]
+        streams = [self._stream(request, vocab) for request in requests]
+        with torch.inference_mode():
+            ids, values = peak(logits)
+            tokens: list[int] = ids.tolist()
+            is_sound = torch.isfinite(values).tolist()
+            broken = {row: _NOT_FINITE for row, sound in enumerate(is_sound) if not sound}
+            plain: list[int] = []
+            adjusted: list[int] = []
+            for row, (stream, request) in enumerate(zip(streams, requests, strict=True)):
+                if row in broken:
+                    continue
+                if stream.adjustments is not None and not stream.adjustments.is_idle(len(request.output)):
+                    adjusted.append(row)
+                elif stream.generator is not None:
+                    plain.append(row)
+            for rows in _portions(plain, vocab):
+                self._draw(take(logits, rows), values[rows], rows, requests, tokens)
+            for rows in _portions(adjusted, vocab):
+                own = logits[rows]
+                _adjust(own, rows, streams, requests)
+                ids, peaks = peak(own)
+                possible = torch.isfinite(peaks).tolist()
+                drawn = []
+                for place, (row, token) in enumerate(zip(rows, ids.tolist(), strict=True)):
+                    tokens[row] = token
+                    if not possible[place]:
+                        broken[row] = _ALL_BANNED
+                    elif streams[row].generator is not None:
+                        drawn.append(place)
+                if drawn:
+                    its_rows = [rows[place] for place in drawn]
+                    self._draw(take(own, drawn), peaks[drawn], its_rows, requests, tokens)
+            logprobs = _chosen_logprobs(logits, requests, tokens, broken)
+        return [
+            broken[row] if row in broken else Sampled(token, logprobs.get(row))
+            for row, token in enumerate(tokens)
+        ]
+
+    def _draw(
+        self,
+        logits: torch.Tensor,
+        peaks: torch.Tensor,
+        rows: list[int],
+        requests: Sequence[SamplingState],
+        tokens: list[int],
+    ) -> None:
+        """Draw the tokens of these rows, whose logits and peaks are given, [len(rows), vocab] and [len(rows)]."""
+        shares = []
+        for row in rows:
+            generator = self._streams[requests[row].rid].generator
+            shares.append(torch.rand((), dtype=torch.float64, generator=generator))
+        samplings = [requests[row].sampling for row in rows]
+        drawn = draw(logits, peaks, samplings, torch.stack(shares).to(logits.device))
+        for row, token in zip(rows, drawn.tolist(), strict=True):
+            tokens[row] = token
+
+    def _stream(self, request: SamplingState, vocab: int) -> _Stream:
+        stream = self._streams.get(request.rid)
+        if stream is None:
+            sampling = request.sampling
+            generator = adjustments = None
             if sampling.temperature >= _GREEDY_BELOW:
-                tokens[row] = sample_row(logits[row], sampling, self._generator(rid, sampling))
-        return tokens
-
-    def _generator(self, rid: str, sampling: SamplingParams) -> torch.Generator:
-        if rid not in self._generators:
-            seed = sampling.seed if sampling.seed is not None else self._seeds.getrandbits(63)
-            self._generators[rid] = torch.Generator().manual_seed(seed & (2**64 - 1))
-        return self._generators[rid]
+                seed = sampling.seed if sampling.seed is not None else self._seeds.getrandbits(63)
+                generator = torch.Generator().manual_seed(seed & (2**64 - 1))
+            if has_adjustments(sampling):
+                adjustments = Adjustments(sampling, request.prompt, self._eos_token_ids, vocab)
+            stream = self._streams[request.rid] = _Stream(generator, adjustments)
+        return stream
 
 
-def sample_row(logits: torch.Tensor, sampling: SamplingParams, generator: torch.Generator) -> int:
-    """Draw one id from float32 logits [vocab]: temperature, then top_k, then top_p."""
-    probabilities, ids = candidates(logits.cpu(), sampling)
-    choice = int(torch.multinomial(probabilities, 1, generator=generator))
-    return choice if ids is None else int(ids[choice])
+def _portions(rows: list[int], vocab: int) -> Iterator[list[int]]:
+    """Rows, so many at a time that their logits are _ELEMENTS at the most."""
+    step = max(1, _ELEMENTS // vocab)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
 
 
-def candidates(logits: torch.Tensor, sampling: SamplingParams) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What may be drawn: weights (not necessarily summing to 1) and their token ids, largest first.
-
-    ids is None where the weights are those of the whole vocabulary in order.
-    """
-    vocab = logits.shape[-1]
-    # The largest logit goes to 0 first, so that a small temperature gives -inf and not inf.
-    scaled = (logits - logits.max()) / sampling.temperature
-    if 1 <= sampling.top_k < vocab:
-        values, ids = torch.topk(scaled, sampling.top_k)
-        return _nucleus(torch.softmax(values, -1), sampling.top_p), ids
-    if sampling.top_p >= 1:
-        return torch.softmax(scaled, -1), None
-    total = torch.logsumexp(scaled, -1)
-    values, ids = torch.topk(scaled, min(_PREFILTER, vocab))
-    probabilities = torch.exp(values - total)
-    if float(probabilities.sum()) < sampling.top_p:
-        values, ids = torch.sort(scaled, descending=True)
-        probabilities = torch.exp(values - total)
-    return _nucleus(probabilities, sampling.top_p), ids
+def _adjust(
+    logits: torch.Tensor, rows: list[int], streams: Sequence[_Stream], requests: Sequence[SamplingState]
+) -> None:
+    adjustments = [each for each in (streams[row].adjustments for row in rows) if each is not None]
+    assert len(adjustments) == len(rows)
+    adjust(logits, adjustments, [requests[row].output for row in rows])
 
 
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero what lies beyond the smallest set of largest probabilities that reaches top_p; the first stays."""
-    before = torch.cumsum(probabilities, -1) - probabilities
-    kept = torch.where(before < top_p, probabilities, 0.0)
-    kept[0] = probabilities[0]
-    return kept
+def _chosen_logprobs(
+    logits: torch.Tensor,
+    requests: Sequence[SamplingState],
+    tokens: Sequence[int],
+    broken: dict[int, BrokenLogits],
+) -> dict[int, TokenLogprob]:
+    """The logprobs of the rows whose requests want them, each with as many of the likeliest as it wants."""
+    wanted = {
+        row: request.sampling.logprobs
+        for row, request in enumerate(requests)
+        if request.sampling.logprobs is not None and row not in broken
+    }
+    if not wanted:
+        return {}
+    rows = list(wanted)
+    found = token_logprobs(take(logits, rows), [tokens[row] for row in rows], max(wanted.values()))
+    return {
+        row: TokenLogprob(each.logprob, each.top[: wanted[row]])
+        for row, each in zip(rows, found, strict=True)
+    }
