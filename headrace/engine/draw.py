@@ -12,11 +12,9 @@ import torch
 from headrace.engine.vocab_blocks import largest, pick, ranked, reach, total
 from headrace.ipc.messages import SamplingParams
 
-# Looked at first, for all rows together; few distributions of a trained model need more. What is found there does
-# not depend on how many are looked at.
-_FIRST_LOOK = 64
-_LONGER_LOOK = 256
-_TOP_K_OF_FIRST_LOOK = 50
+# So many of the largest are looked at, for all rows together, then for those for which it was not enough. Few
+# distributions of a trained model need more. What is found does not depend on how many were looked at.
+_LOOKS = (64, 256)
 _FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
@@ -98,6 +96,10 @@ class _Limits:
     top_p: torch.Tensor
     min_p: torch.Tensor
 
+    def of(self, rows: list[int]) -> "_Limits":
+        """Those of some of the rows."""
+        return _Limits(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
+
 
 def _limits(samplings: Sequence[SamplingParams], vocab: int, device: torch.device) -> _Limits:
     def column(values: list[float] | list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -134,55 +136,82 @@ def _ranked_candidates(
 ) -> list[Candidates]:
     vocab = logits.shape[1]
     limits = _limits(samplings, vocab, logits.device)
-    longest = max(sampling.top_k for sampling in samplings)
-    look = _FIRST_LOOK if longest <= _TOP_K_OF_FIRST_LOOK else _LONGER_LOOK
-    values, ids, certain = largest(logits, look)
-    weights = _weights(values, peaks, limits.temperature).double()
-    within = limits.top_k.clamp(max=weights.shape[1])
-    whole = weights.cumsum(-1).gather(1, within - 1)
-    # Without top_k, top_p is a share of the whole vocabulary.
+    # Without top_k, top_p is a share of the whole vocabulary; with it, of what top_k leaves.
     unlimited = [row for row, sampling in enumerate(samplings) if not 1 <= sampling.top_k < vocab]
+    whole = torch.full_like(limits.top_p, float("nan"))
     if unlimited:
         all_weights = _weights(take(logits, unlimited), peaks[unlimited], limits.temperature[unlimited])
         whole[unlimited] = total(all_weights)[:, None]
-    kept = _kept(weights, whole, limits)
-    enough = kept.sum(-1) <= certain
-    enough &= (limits.top_k[:, 0] <= certain) | (limits.top_k[:, 0] == vocab)
-    is_enough = enough.tolist()
-    done = [row for row, resolved in enumerate(is_enough) if resolved]
-    found = []
-    if done:
-        some = torch.where(kept, weights, 0.0)
-        found.append(Candidates([rows[row] for row in done], take(some, done), take(ids, done)))
-    for row, resolved in enumerate(is_enough):
-        if resolved:
-            continue
-        one = _limits([samplings[row]], vocab, logits.device)
+    found: list[Candidates] = []
+    left = list(range(len(rows)))
+    for look in _LOOKS:
+        tried = [row for row in left if row in unlimited or samplings[row].top_k < look]
+        if tried:
+            some, is_enough = _look(
+                take(logits, tried),
+                peaks[tried],
+                limits.of(tried),
+                whole[tried],
+                [rows[row] for row in tried],
+                look,
+            )
+            found += some
+            done = {row for row, enough in zip(tried, is_enough, strict=True) if enough}
+            left = [row for row in left if row not in done]
+    for row in left:
         if row in unlimited:
-            found.append(_wide_nucleus(logits[row], all_weights[unlimited.index(row)], one, rows[row]))
+            weights = all_weights[unlimited.index(row)]
+            found.append(_wide_nucleus(logits[row], weights, limits.of([row]), whole[row], rows[row]))
         else:
-            found.append(_wide_top_k(logits[row], peaks[row : row + 1], one, rows[row]))
+            found.append(_wide_top_k(logits[row], peaks[row : row + 1], limits.of([row]), rows[row]))
     return found
 
 
-def _wide_nucleus(logits: torch.Tensor, weights: torch.Tensor, limits: _Limits, row: int) -> Candidates:
-    """top_p of one row [vocab] whose nucleus is wider than the first look, without sorting the vocabulary.
+def _look(
+    logits: torch.Tensor,
+    peaks: torch.Tensor,
+    limits: _Limits,
+    whole: torch.Tensor,
+    rows: list[int],
+    count: int,
+) -> tuple[list[Candidates], list[bool]]:
+    """The candidates of those rows for which `count` of the largest are enough, and which these are.
+
+    whole: float64 [rows, 1]; the sum of the row's weights, NaN where top_k is on.
+    """
+    vocab = logits.shape[1]
+    values, ids, certain = largest(logits, count)
+    weights = _weights(values, peaks, limits.temperature).double()
+    last = limits.top_k.clamp(max=weights.shape[1]) - 1
+    whole = torch.where(limits.top_k < vocab, weights.cumsum(-1).gather(1, last), whole)
+    kept = _kept(weights, whole, limits)
+    top_k = limits.top_k[:, 0]
+    is_enough: list[bool] = ((kept.sum(-1) <= certain) & ((top_k <= certain) | (top_k == vocab))).tolist()
+    done = [row for row, enough in enumerate(is_enough) if enough]
+    if not done:
+        return [], is_enough
+    some = take(torch.where(kept, weights, 0.0), done)
+    return [Candidates([rows[row] for row in done], some, take(ids, done))], is_enough
+
+
+def _wide_nucleus(
+    logits: torch.Tensor, weights: torch.Tensor, limits: _Limits, whole: torch.Tensor, row: int
+) -> Candidates:
+    """top_p of one row [vocab] whose nucleus is wider than a look, without sorting the vocabulary.
 
     What weighs less than a vocab-th of the share that top_p leaves out is not in the nucleus: all such ids together
     weigh less than that share.
     """
-    whole = total(weights[None])[:, None]
-    least = (1 - limits.top_p) * whole / len(weights)
-    # Half of it, since a sum in float32 may round the other way.
-    places = (weights >= least[0] / 2).nonzero()[:, 0]
-    _, ids = ranked(logits, places)
+    # Half of it, since the whole was summed in float32.
+    least = (1 - limits.top_p) * whole / len(weights) / 2
+    _, ids = ranked(logits, (weights >= least[0]).nonzero()[:, 0])
     chosen = weights[ids].double()[None]
     kept = _kept(chosen, whole, limits)[0]
     return Candidates([row], chosen[:, kept], ids[kept][None])
 
 
 def _wide_top_k(logits: torch.Tensor, peaks: torch.Tensor, limits: _Limits, row: int) -> Candidates:
-    """top_k of one row [vocab] that reaches beyond the first look, or ends among equals there."""
+    """top_k of one row [vocab] that reaches beyond a look, or ends among equals there."""
     top_k = int(limits.top_k)
     least = logits.topk(top_k).values[-1]
     values, ids = ranked(logits, (logits >= least).nonzero()[:, 0])

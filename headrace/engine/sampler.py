@@ -149,45 +149,54 @@ class Sampler:
                 elif stream.generator is not None:
                     plain.append(row)
             for rows in _portions(plain, vocab):
-                self._draw(take(logits, rows), values[rows], rows, requests, tokens)
-            for rows in _portions(adjusted, vocab):
-                own = logits[rows]
-                _adjust(own, rows, streams, requests)
-                ids, peaks = peak(own)
-                possible = torch.isfinite(peaks).tolist()
-                drawn = []
-                for place, (row, token) in enumerate(zip(rows, ids.tolist(), strict=True)):
+                drawn = self._draw(take(logits, rows), values[rows], [requests[row] for row in rows])
+                for row, token in zip(rows, drawn, strict=True):
                     tokens[row] = token
-                    if not possible[place]:
-                        broken[row] = _ALL_BANNED
-                    elif streams[row].generator is not None:
-                        drawn.append(place)
-                if drawn:
-                    its_rows = [rows[place] for place in drawn]
-                    self._draw(take(own, drawn), peaks[drawn], its_rows, requests, tokens)
+            for rows in _portions(adjusted, vocab):
+                chosen = self._choose_adjusted(logits[rows], [requests[row] for row in rows])
+                for row, choice in zip(rows, chosen, strict=True):
+                    if isinstance(choice, BrokenLogits):
+                        broken[row] = choice
+                    else:
+                        tokens[row] = choice
             logprobs = _chosen_logprobs(logits, requests, tokens, broken)
         return [
             broken[row] if row in broken else Sampled(token, logprobs.get(row))
             for row, token in enumerate(tokens)
         ]
 
+    def _choose_adjusted(
+        self, logits: torch.Tensor, requests: Sequence[SamplingState]
+    ) -> list[int | BrokenLogits]:
+        """The tokens of requests that change their logits ([rows, vocab], written over)."""
+        streams = [self._streams[request.rid] for request in requests]
+        adjustments = [stream.adjustments for stream in streams if stream.adjustments is not None]
+        adjust(logits, adjustments, [request.output for request in requests])
+        ids, peaks = peak(logits)
+        possible = torch.isfinite(peaks).tolist()
+        chosen: list[int | BrokenLogits] = [
+            token if is_possible else _ALL_BANNED
+            for token, is_possible in zip(ids.tolist(), possible, strict=True)
+        ]
+        rows = [row for row, stream in enumerate(streams) if stream.generator is not None and possible[row]]
+        if rows:
+            drawn = self._draw(take(logits, rows), peaks[rows], [requests[row] for row in rows])
+            for row, token in zip(rows, drawn, strict=True):
+                chosen[row] = token
+        return chosen
+
     def _draw(
-        self,
-        logits: torch.Tensor,
-        peaks: torch.Tensor,
-        rows: list[int],
-        requests: Sequence[SamplingState],
-        tokens: list[int],
-    ) -> None:
-        """Draw the tokens of these rows, whose logits and peaks are given, [len(rows), vocab] and [len(rows)]."""
-        shares = []
-        for row in rows:
-            generator = self._streams[requests[row].rid].generator
-            shares.append(torch.rand((), dtype=torch.float64, generator=generator))
-        samplings = [requests[row].sampling for row in rows]
-        drawn = draw(logits, peaks, samplings, torch.stack(shares).to(logits.device))
-        for row, token in zip(rows, drawn.tolist(), strict=True):
-            tokens[row] = token
+        self, logits: torch.Tensor, peaks: torch.Tensor, requests: Sequence[SamplingState]
+    ) -> list[int]:
+        """Tokens from the requests' own streams; their logits are [rows, vocab], with the largest of each."""
+        shares = [
+            torch.rand((), dtype=torch.float64, generator=self._streams[request.rid].generator)
+            for request in requests
+        ]
+        drawn: list[int] = draw(
+            logits, peaks, [request.sampling for request in requests], torch.stack(shares).to(logits.device)
+        ).tolist()
+        return drawn
 
     def _stream(self, request: SamplingState, vocab: int) -> _Stream:
         stream = self._streams.get(request.rid)
@@ -208,14 +217,6 @@ def _portions(rows: list[int], vocab: int) -> Iterator[list[int]]:
     step = max(1, _ELEMENTS // vocab)
     for start in range(0, len(rows), step):
         yield rows[start : start + step]
-
-
-def _adjust(
-    logits: torch.Tensor, rows: list[int], streams: Sequence[_Stream], requests: Sequence[SamplingState]
-) -> None:
-    adjustments = [each for each in (streams[row].adjustments for row in rows) if each is not None]
-    assert len(adjustments) == len(rows)
-    adjust(logits, adjustments, [requests[row].output for row in rows])
 
 
 def _chosen_logprobs(
