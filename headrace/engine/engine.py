@@ -1,19 +1,31 @@
 """The step loop: messages in, a forward pass, tokens out. Blocks while there is nothing to do."""
 
+import time
+from collections.abc import Callable
+
+import msgspec
 import torch
 
 from headrace.engine.kv_pool import PagePool
-from headrace.engine.runner import Runner
-from headrace.engine.sampler import Sampler
-from headrace.engine.scheduler import Request, Scheduler
+from headrace.engine.logprobs import token_logprobs
+from headrace.engine.pace import PrefillPace
+from headrace.engine.request import Request
+from headrace.engine.runner import Runner, ScoredRows
+from headrace.engine.sampler import BrokenLogits, Sampler
+from headrace.engine.scheduler import Scheduler
 from headrace.ipc.channel import EngineChannel
 from headrace.ipc.messages import (
     Abort,
+    CacheFlushed,
+    EngineMessage,
+    FlushCache,
     FrontMessage,
     Generate,
     RequestFailed,
     SamplingParams,
     StepOutput,
+    Stop,
+    TokenLogprob,
     TokenOutput,
 )
 from headrace.ipc.options import EngineOptions
@@ -35,17 +47,23 @@ class Engine:
         pool_tokens: int,
         eos_token_ids: tuple[int, ...],
         device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        pool = PagePool(pool_tokens // options.page_size, options.page_size)
         self.scheduler = Scheduler(
-            pool,
+            PagePool(pool_tokens // options.page_size, options.page_size),
             max_running_requests=options.max_running_requests,
-            prefill_budget=options.chunked_prefill_size,
+            max_queued_requests=options.max_queued_requests,
+            # Where keys depend on how long the whole prompt is, a prefix's keys serve no other prompt.
+            prefix_cache=not options.disable_radix_cache and not model.config.rope.depends_on_length,
         )
         self.runner = Runner(model, cache, options.page_size, device)
-        self._sampler = Sampler(options.random_seed)
+        self.options = options
+        self._sampler = Sampler(options.random_seed, frozenset(eos_token_ids))
         self._eos_token_ids = frozenset(eos_token_ids)
         self._pool_tokens = pool_tokens
+        self._pace = PrefillPace(min(options.chunked_prefill_size, options.max_prefill_tokens))
+        self._prompt_logprobs: dict[str, list[TokenLogprob]] = {}
+        self._clock = clock
 
     def warm_up(self) -> None:
         """A real prefill and a real decode, so that the first request finds every kernel ready."""
@@ -54,6 +72,7 @@ class Engine:
         self.scheduler.add(Request("warm-up", [0] * tokens, sampling))
         while self.scheduler.has_work:
             self.step()
+        self.scheduler.flush_cache()
 
     def serve(self, channel: EngineChannel) -> None:
         """Answer requests until the front says Stop.
@@ -64,56 +83,122 @@ class Engine:
         while True:
             message = channel.receive(0 if self.scheduler.has_work else None)
             while message is not None:
-                if not isinstance(message, Generate | Abort):
+                if isinstance(message, Stop):
                     return
-                failed = self.take(message)
-                if failed is not None:
-                    channel.send(failed)
+                answer = self.take(message)
+                if answer is not None:
+                    channel.send(answer)
                 message = channel.receive(0)
             if not self.scheduler.has_work:
                 continue
             try:
-                outputs = self.step()
+                answers = self.step()
             except Exception as error:
                 for request in self.scheduler.requests():
                     text = f"The engine failed while it computed this request: {error}"
                     channel.send(RequestFailed(request.rid, 500, "engine_error", text))
                 raise
-            if outputs:
-                channel.send(StepOutput(tuple(outputs)))
+            for answer in answers:
+                channel.send(answer)
 
-    def step(self) -> list[TokenOutput]:
-        """Compute one step of what is running; its tokens."""
-        step = self.scheduler.plan()
+    def step(self) -> list[EngineMessage]:
+        """Compute one step of what is running; what it gave: a StepOutput, and failures of single requests."""
+        begun = self._clock()
+        step = self.scheduler.plan(self._pace.budget(somebody_waits=self.scheduler.has_decodes))
         logits = self.runner.run(step)
+        for rows in logits.scored:
+            self._score(rows)
         sampled = step.sampled()
-        tokens = self._sampler.sample(logits, [(r.rid, r.sampling) for r in sampled]) if sampled else []
+        results = self._sampler.sample(logits.sampled, sampled) if sampled else []
+        tokens = [None if isinstance(result, BrokenLogits) else result.token_id for result in results]
         outputs = self.scheduler.commit(step, tokens, self._eos_token_ids)
+        by_rid = {
+            request.rid: result.logprob
+            for request, result in zip(sampled, results, strict=True)
+            if not isinstance(result, BrokenLogits) and result.logprob is not None
+        }
+        answers: list[EngineMessage] = [
+            RequestFailed(request.rid, result.status, result.code, result.message)
+            for request, result in zip(sampled, results, strict=True)
+            if isinstance(result, BrokenLogits)
+        ]
+        if outputs:
+            answers.append(StepOutput(tuple(self._complete(output, by_rid) for output in outputs)))
+        for request, token in zip(sampled, tokens, strict=True):
+            if token is None:
+                self._forget(request.rid)
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.rid)
-        return outputs
+        self._pace.observe(
+            prefill_tokens=sum(count for _, count in step.prefills),
+            decodes=len(step.decodes),
+            seconds=self._clock() - begun,
+        )
+        return answers
 
-    def take(self, message: FrontMessage) -> RequestFailed | None:
-        """Queue or abort; what to answer where the request cannot run."""
-        if isinstance(message, Abort):
-            if self.scheduler.abort(message.rid):
-                self._forget(message.rid)
-            return None
-        assert isinstance(message, Generate)
-        request = Request(message.rid, message.input_ids, message.sampling)
-        if self.scheduler.fits(request):
-            self.scheduler.add(request)
-            return None
-        return RequestFailed(
-            message.rid,
-            400,
-            "kv_cache_too_small",
-            f"The request needs room for {request.most_tokens:,} tokens ({len(request.prompt):,} of prompt, up to "
-            f"{request.sampling.max_tokens:,} of answer), but the KV cache holds {self._pool_tokens:,}. Ask for "
-            "fewer tokens, or start the server with a higher --mem-fraction-static or --max-total-tokens.",
+    def take(self, message: FrontMessage) -> EngineMessage | None:
+        """Queue, abort or flush; what to answer at once, if anything."""
+        match message:
+            case Generate():
+                return self._queue(message)
+            case Abort(rid):
+                if self.scheduler.abort(rid):
+                    self._forget(rid)
+            case FlushCache():
+                running = len(self.scheduler.requests())
+                if self.scheduler.flush_cache():
+                    return CacheFlushed(True, "The prefix cache is empty.")
+                return CacheFlushed(
+                    False,
+                    f"The prefix cache is kept while there are requests ({running} now). Ask again later.",
+                )
+        return None
+
+    def _queue(self, message: Generate) -> RequestFailed | None:
+        priority = message.priority if self.options.enable_priority_scheduling else 0
+        request = Request(message.rid, message.input_ids, message.sampling, priority)
+        if not self.scheduler.fits(request):
+            return RequestFailed(
+                message.rid,
+                400,
+                "kv_cache_too_small",
+                f"The request needs room for {request.most_tokens:,} tokens ({len(request.prompt):,} of prompt, up to "
+                f"{request.sampling.max_tokens:,} of answer), but the KV cache holds {self._pool_tokens:,}. Ask for "
+                "fewer tokens, or start the server with a higher --mem-fraction-static or --max-total-tokens.",
+            )
+        if not self.scheduler.add(request):
+            return RequestFailed(
+                message.rid,
+                503,
+                "queue_full",
+                f"{self.scheduler.waiting_count} requests wait already, as many as --max-queued-requests allows. "
+                "Ask again later.",
+            )
+        return None
+
+    def _score(self, rows: ScoredRows) -> None:
+        """Keep the logprobs of a part of a prompt until its first output."""
+        sampling = rows.request.sampling
+        assert sampling.prompt_logprobs is not None
+        known = self._prompt_logprobs.setdefault(rows.request.rid, [])
+        # A request that was retracted is scored from its first token again.
+        del known[rows.request.computed :]
+        known += token_logprobs(rows.logits, rows.next_ids, sampling.prompt_logprobs)
+
+    def _complete(self, output: TokenOutput, logprobs: dict[str, TokenLogprob]) -> TokenOutput:
+        """Add the logprobs that were asked for."""
+        prompt = self._prompt_logprobs.pop(output.rid, None)
+        own = logprobs.get(output.rid)
+        if prompt is None and own is None:
+            return output
+        return msgspec.structs.replace(
+            output,
+            logprobs=(own,) if own is not None and output.token_ids else (),
+            prompt_logprobs=tuple(prompt or ()),
         )
 
     def _forget(self, rid: str) -> None:
         self.runner.forget(rid)
         self._sampler.forget(rid)
+        self._prompt_logprobs.pop(rid, None)

@@ -1,60 +1,93 @@
 """One forward pass of a scheduler's step: slots, positions and tokens as the model wants them."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.engine.scheduler import Request, Step
+from headrace.engine.request import Request, Step
 from headrace.models.batch import ForwardBatch, KVCache, PrefillSpan
 
 if TYPE_CHECKING:
     from headrace.models.decoder.forward import DecoderModel
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredRows:
+    """A part of a prompt whose logprobs are wanted.
+
+    Attributes:
+        next_ids: the prompt's own next token for each row.
+        logits: float32 [len(next_ids), vocab].
+    """
+
+    request: Request
+    next_ids: list[int]
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogits:
+    """What a step gave.
+
+    Attributes:
+        sampled: float32 [len(step.sampled()), vocab].
+        scored: rows of prompts whose logprobs are wanted.
+    """
+
+    sampled: torch.Tensor
+    scored: tuple[ScoredRows, ...]
+
+
 class Runner:
-    """The model with its KV cache; remembers the slots of admitted requests."""
+    """The model with its KV cache; remembers the slots of running requests."""
 
     def __init__(self, model: "DecoderModel", cache: KVCache, page_size: int, device: torch.device) -> None:
         self.model = model
         self._cache, self._device = cache, device
         self._within_page = torch.arange(page_size)
-        self._slots: dict[str, torch.Tensor] = {}
+        self._slots: dict[str, tuple[tuple[int, int], torch.Tensor]] = {}
 
     def forget(self, rid: str) -> None:
         """Drop what is remembered of a request."""
         self._slots.pop(rid, None)
 
-    def run(self, step: Step) -> torch.Tensor:
-        """Logits, float32 [len(step.sampled()), vocab]."""
-        batch = self._batch(step)
+    def run(self, step: Step) -> StepLogits:
+        """Compute a step."""
+        rows = _Rows(step)
+        batch = self._batch(step, rows)
         with torch.inference_mode():
-            return self.model.forward(batch, self._cache)
+            logits = self.model.forward(batch, self._cache)
+        count = len(rows.sampled)
+        scored: list[ScoredRows] = []
+        for request, start, ids in rows.scored:
+            scored.append(ScoredRows(request, ids, logits[count + start : count + start + len(ids)]))
+        return StepLogits(logits[:count], tuple(scored))
 
     def _slots_of(self, request: Request) -> torch.Tensor:
         """int64 [pages · page size]: where the request's tokens go, in order."""
-        if request.rid not in self._slots:
+        version = (request.pages_changed, len(request.pages))
+        known = self._slots.get(request.rid)
+        if known is None or known[0] != version:
             pages = torch.tensor(request.pages, dtype=torch.int64)
-            size = len(self._within_page)
-            self._slots[request.rid] = (pages[:, None] * size + self._within_page).flatten()
-        return self._slots[request.rid]
+            known = (version, (pages[:, None] * len(self._within_page) + self._within_page).flatten())
+            self._slots[request.rid] = known
+        return known[1]
 
-    def _batch(self, step: Step) -> ForwardBatch:
+    def _batch(self, step: Step, rows: "_Rows") -> ForwardBatch:
         tokens: list[int] = []
         positions: list[torch.Tensor] = []
         write_slots: list[torch.Tensor] = []
         prefills: list[PrefillSpan] = []
-        logit_rows: list[int] = []
         for request, count in step.prefills:
             start, end = request.computed, request.computed + count
             slots = self._slots_of(request)
             prefills.append(
                 PrefillSpan(len(tokens), count, slots[:end].to(self._device), len(request.prompt))
             )
-            tokens += request.prompt[start:end]
+            tokens += request.tokens(start, end)
             positions.append(torch.arange(start, end))
             write_slots.append(slots[start:end])
-            if end == len(request.prompt):
-                logit_rows.append(len(tokens) - 1)
         lengths = [request.computed + 1 for request in step.decodes]
         decode_slots = torch.zeros((len(lengths), max(lengths, default=0)), dtype=torch.int64)
         for row, (request, length) in enumerate(zip(step.decodes, lengths, strict=True)):
@@ -62,7 +95,6 @@ class Runner:
             decode_slots[row, :length] = slots[:length]
             tokens.append(request.output[-1])
             write_slots.append(slots[length - 1 : length])
-            logit_rows.append(len(tokens) - 1)
         if lengths:
             positions.append(torch.tensor(lengths) - 1)
         device = self._device
@@ -73,5 +105,25 @@ class Runner:
             prefills=tuple(prefills),
             decode_slots=decode_slots.to(device),
             decode_lengths=torch.tensor(lengths, dtype=torch.int64, device=device),
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
+            logit_rows=torch.tensor(rows.sampled + rows.scored_rows, dtype=torch.int64, device=device),
         )
+
+
+class _Rows:
+    """Which rows of a step need logits: those that give a token, then those that are scored."""
+
+    def __init__(self, step: Step) -> None:
+        self.sampled: list[int] = []
+        self.scored_rows: list[int] = []
+        self.scored: list[tuple[Request, int, list[int]]] = []  # request, first of its scored_rows, next ids
+        at = 0
+        for request, count in step.prefills:
+            end = request.computed + count
+            if end == request.length and request.sampling.max_tokens > 0:
+                self.sampled.append(at + count - 1)
+            if request.is_scored:
+                ids = request.prompt[request.computed + 1 : end + 1]
+                self.scored.append((request, len(self.scored_rows), ids))
+                self.scored_rows += range(at, at + len(ids))
+            at += count
+        self.sampled += range(at, at + len(step.decodes))

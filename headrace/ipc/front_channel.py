@@ -63,7 +63,7 @@ class FrontChannel:
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.bind(address)
         self._loop: AbstractEventLoop | None = None
-        self._receive: Callable[["EngineMessage"], None] | None = None
+        self._receive: Callable[[EngineMessage], None] | None = None
 
     def start(self, loop: "AbstractEventLoop", receive: "Callable[[EngineMessage], None]") -> None:
         """Call `receive` on the loop with every message, in order. Call once."""

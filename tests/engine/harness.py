@@ -11,10 +11,17 @@ import torch
 from safetensors import safe_open
 
 from headrace.engine.engine import Engine
-from headrace.engine.scheduler import Request
+from headrace.engine.request import Request
 from headrace.engine.startup import start
 from headrace.engine.timeline import Timeline
-from headrace.ipc.messages import Abort, EngineMessage, Generate, SamplingParams
+from headrace.ipc.messages import (
+    Abort,
+    EngineMessage,
+    Generate,
+    SamplingParams,
+    StepOutput,
+    TokenOutput,
+)
 from headrace.ipc.options import EngineOptions, LoadConfig
 from headrace.models.decoder.parameters import DecoderParameters, arrange
 from headrace.models.registry import layout_of, read_config
@@ -77,11 +84,18 @@ def play(engine: Engine, visits: Sequence[Visit]) -> list[list[int]]:
             if visit.leaves == step:
                 engine.take(Abort(str(number)))
         if engine.scheduler.has_work:
-            for output in engine.step():
+            for output in tokens_of(engine.step()):
                 answers[int(output.rid)] += output.token_ids
         step += 1
+    assert engine.scheduler.flush_cache()
     assert engine.scheduler.pool.free_count == engine.scheduler.pool.page_count
     return answers
+
+
+def tokens_of(answers: Sequence[EngineMessage]) -> list[TokenOutput]:
+    """The tokens of a step, in which nothing else may have happened."""
+    assert all(isinstance(answer, StepOutput) for answer in answers), answers
+    return [output for answer in answers if isinstance(answer, StepOutput) for output in answer.outputs]
 
 
 def ask(engine: Engine, prompt: Sequence[int], answer: int) -> list[int]:
@@ -96,13 +110,14 @@ def forced_logits(engine: Engine, cases: Sequence[tuple[list[int], list[int]]]) 
         engine.scheduler.add(Request(str(number), prompt, greedy(len(answer))))
     rows: list[list[torch.Tensor]] = [[] for _ in cases]
     while engine.scheduler.has_work:
-        step = engine.scheduler.plan()
+        step = engine.scheduler.plan(engine.options.chunked_prefill_size)
         sampled = [(int(request.rid), len(request.output)) for request in step.sampled()]
-        for (number, _), row in zip(sampled, engine.runner.run(step), strict=True):
+        for (number, _), row in zip(sampled, engine.runner.run(step).sampled, strict=True):
             rows[number].append(row)
         engine.scheduler.commit(step, [cases[number][1][place] for number, place in sampled], frozenset())
     for number in range(len(cases)):
         engine.runner.forget(str(number))
+    assert engine.scheduler.flush_cache()
     return [torch.stack(each) for each in rows]
 
 

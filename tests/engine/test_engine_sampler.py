@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine.request import Request
 from headrace.engine.sampler import BrokenLogits, Sampled, Sampler
-from headrace.engine.scheduler import Request
 from headrace.ipc.messages import SamplingParams
 
 VOCAB = 3000

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from headrace.engine.penalties import Adjustments, adjust
+from headrace.engine.request import Request
 from headrace.engine.sampler import Sampled, Sampler
-from headrace.engine.scheduler import Request
 from headrace.ipc.messages import SamplingParams
 
 VOCAB = 500

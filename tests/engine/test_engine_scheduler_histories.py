@@ -1,38 +1,91 @@
-"""Random histories of the scheduler: whatever comes and goes, nobody is lost and no page leaks."""
+"""Random histories of the scheduler over an imitated cache: whatever comes, goes, is cached, evicted or retracted,
+every request gets the tokens that it would get alone, nobody is lost, and no page leaks.
 
-from collections.abc import Callable
+The imitated model writes into each slot which prefix its keys stand for, and reads all slots of a context before it
+gives a token: a page that was shared wrongly, evicted too early or not computed anew shows at once.
+"""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.engine.kv_pool import PagePool
-from headrace.engine.scheduler import Request, Scheduler, Step
-from headrace.ipc.messages import SamplingParams
+from headrace.engine.request import Request, Step
+from headrace.engine.scheduler import Scheduler
+from headrace.ipc.messages import SamplingParams, TokenOutput
 
 PAGES, PAGE_SIZE, RUNNING, BUDGET, END = 12, 4, 3, 7, 0
 
 
+def next_token(prefix: tuple[int, ...]) -> int:
+    """The imitated model's greedy choice."""
+    return hash(prefix) % 9  # 0 is the end of a sequence
+
+
+def answer_alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
+    """What the request gets when nobody else is there."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + sampling.max_tokens:
+        tokens.append(next_token(tuple(tokens)))
+        if tokens[-1] == END and not sampling.ignore_eos:
+            break
+    return tokens[len(prompt) :]
+
+
+class ImitatedCache:
+    """Slots that remember which prefix they hold the keys of."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+
+    def compute(self, request: Request, count: int) -> int:
+        """Compute the next `count` tokens; the model's choice after the last."""
+        tokens = tuple(request.prompt + request.output)
+        end = request.computed + count
+        for position in range(request.computed):
+            assert self.slots[self.slot(request, position)] == tokens[: position + 1], (
+                "not this prefix's keys"
+            )
+        for position in range(request.computed, end):
+            assert self.slot(request, position) // PAGE_SIZE not in request.pages[: request.shared]
+            self.slots[self.slot(request, position)] = tokens[: position + 1]
+        return next_token(tokens[:end])
+
+    def slot(self, request: Request, position: int) -> int:
+        return request.pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
+
+
 class History(RuleBasedStateMachine):
-    """Adds, aborts and steps in any order, beside a plain account of who is owed what."""
+    """Adds, aborts, flushes and steps in any order, beside a plain account of who is owed what."""
+
+    prefix_cache = True
+    priorities: st.SearchStrategy[int] = st.just(0)
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(PAGES, PAGE_SIZE)
-        self.engine = Scheduler(self.pool, max_running_requests=RUNNING, prefill_budget=BUDGET)
+        self.engine = Scheduler(self.pool, max_running_requests=RUNNING, prefix_cache=self.prefix_cache)
+        self.cache = ImitatedCache()
         self.count = 0
-        self.alive: dict[str, Request] = {}  # in order of arrival
+        self.alive: dict[str, Request] = {}
         self.answers: dict[str, list[int]] = {}
 
-    @rule(prompt=st.integers(1, 30), answer=st.integers(1, 18), ignore_eos=st.booleans())
-    def add(self, prompt: int, answer: int, ignore_eos: bool) -> None:
-        rid = f"r{self.count}"
+    @rule(data=st.data(), length=st.integers(1, 30), answer=st.integers(1, 18), ignore_eos=st.booleans())
+    def add(self, data: st.DataObject, length: int, answer: int, ignore_eos: bool) -> None:
+        # Few different prompts, so that prefixes are shared.
+        stem = data.draw(st.sampled_from([[1] * 30, [1] * 9 + [2] * 21, [3] * 30]))
+        sampling = SamplingParams(
+            max_tokens=answer,
+            ignore_eos=ignore_eos,
+            prompt_logprobs=data.draw(st.sampled_from([None, None, None, 0])),
+        )
+        request = Request(f"r{self.count}", stem[:length], sampling, data.draw(self.priorities))
         self.count += 1
-        request = Request(rid, [1] * prompt, SamplingParams(max_tokens=answer, ignore_eos=ignore_eos))
         assert self.engine.fits(request)
-        self.engine.add(request)
-        self.alive[rid] = request
-        self.answers[rid] = []
+        assert self.engine.add(request)
+        self.alive[request.rid] = request
+        self.answers[request.rid] = []
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -42,62 +95,77 @@ class History(RuleBasedStateMachine):
         del self.alive[rid]
         assert not self.engine.abort(rid)
 
+    @rule()
+    def flush(self) -> None:
+        assert self.engine.flush_cache() == (not self.alive)
+        if not self.alive:
+            assert self.pool.free_count == PAGES
+
     @precondition(lambda self: self.engine.has_work)
-    @rule(data=st.data())
-    def step(self, data: st.DataObject) -> None:
-        self.take_step(lambda: data.draw(st.sampled_from([END, 5, 6])))
+    @rule(budget=st.integers(1, BUDGET))
+    def step(self, budget: int) -> None:
+        self.take_step(budget)
 
     @precondition(lambda self: self.engine.has_work)
     @rule()
     def run_until_idle(self) -> None:
         self.finish()
 
-    def take_step(self, choose: Callable[[], int]) -> None:
-        decoding = {rid for rid, request in self.alive.items() if request.output}
-        step = self.engine.plan()
-        self.check(step, decoding)
+    def take_step(self, budget: int) -> None:
+        retractions = self.engine.retraction_count
+        decoding = {r.rid for r in self.alive.values() if r.is_decoding and r.pages}
+        step = self.engine.plan(budget)
+        self.check(step, decoding, budget, self.engine.retraction_count > retractions)
+        chosen = {
+            request.rid: self.cache.compute(request, count)
+            for request, count in [*step.prefills, *((request, 1) for request in step.decodes)]
+        }
         sampled = step.sampled()
-        tokens = [choose() for _ in sampled]
+        tokens = [chosen[request.rid] for request in sampled]
         outputs = self.engine.commit(step, tokens, frozenset({END}))
         assert [output.rid for output in outputs] == [request.rid for request in sampled]
-        for output, token in zip(outputs, tokens, strict=True):
-            assert output.token_ids == (token,)
-            self.answers[output.rid].append(token)
-            self.check_end(output.rid, token, output.finish_reason)
+        for output in outputs:
+            self.take(output)
 
-    def check(self, step: Step, decoding: set[str]) -> None:
-        # Decodes are in every step, and something is computed in every step.
-        assert {request.rid for request in step.decodes} == decoding
-        assert step.prefills or step.decodes
-        # The budget is kept, and used: a prompt is left short only when the budget is spent.
-        spent = sum(count for _, count in step.prefills)
+    def check(self, step: Step, decoding: set[str], budget: int, retracted: bool) -> None:
+        # Something is computed in every step, and nobody twice.
+        names = [request.rid for request, _ in step.prefills] + [request.rid for request in step.decodes]
+        assert names
+        assert len(names) == len(set(names))
+        decoded = {request.rid for request in step.decodes}
+        assert decoded <= decoding
+        # Only where pages have run out does somebody miss a step, and then those of the lowest rank.
+        missing = [self.alive[rid] for rid in decoding - decoded]
+        if missing:
+            assert retracted or self.pool.free_count == 0
+            best = min(request.rank for request in missing)
+            assert all(self.alive[name].rank < best for name in names)
         assert all(count > 0 for _, count in step.prefills)
-        assert spent <= BUDGET
-        running = [request for request in self.engine.requests() if request.pages]
-        assert len(running) <= RUNNING
-        owed = sum(len(r.prompt) - r.computed for r in running if not r.output)
-        assert spent == min(BUDGET, owed)
-        # First come, first served: those admitted are the oldest ones.
-        assert [request.rid for request in running] == list(self.alive)[: len(running)]
+        assert sum(count for _, count in step.prefills) <= budget
+        assert self.engine.running_count <= RUNNING
 
-    def check_end(self, rid: str, token: int, reason: str | None) -> None:
-        request = self.alive[rid]
-        full = len(self.answers[rid]) == request.sampling.max_tokens
-        stopped = token == END and not request.sampling.ignore_eos
-        assert reason == ("stop" if stopped else "length" if full else None)
-        if reason is not None:
-            assert request.output == self.answers[rid]
-            del self.alive[rid]
+    def take(self, output: TokenOutput) -> None:
+        request = self.alive[output.rid]
+        answer = self.answers[output.rid]
+        answer += output.token_ids
+        alone = answer_alone(request.prompt, request.sampling)
+        assert answer == alone[: len(answer)]
+        assert (output.finish_reason is not None) == (len(answer) == len(alone))
+        if output.finish_reason is not None:
+            stopped = answer[-1] == END and not request.sampling.ignore_eos
+            assert output.finish_reason == ("stop" if stopped else "length")
+            del self.alive[output.rid]
 
     def finish(self) -> None:
         """Whoever is left gets an answer in a bounded number of steps."""
         owed = sum(len(r.prompt) + r.sampling.max_tokens for r in self.alive.values())
-        for _ in range(owed):
+        for _ in range(owed * (len(self.alive) + 1)):
             if not self.engine.has_work:
                 break
-            self.take_step(lambda: 5)
+            self.take_step(BUDGET)
         assert not self.alive
         assert not self.engine.has_work
+        assert self.engine.flush_cache()
         assert self.pool.free_count == PAGES
 
     def teardown(self) -> None:
@@ -105,17 +173,42 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_lost(self) -> None:
-        assert [request.rid for request in self.engine.requests()] == list(self.alive)
+        assert {request.rid for request in self.engine.requests()} == set(self.alive)
 
     @invariant()
-    def pages_are_held_once_and_by_the_living(self) -> None:
-        held = [page for request in self.alive.values() for page in request.pages]
-        assert len(held) == len(set(held))
-        assert self.pool.free_count == PAGES - len(held)
+    def every_page_is_free_or_cached_or_one_requests_own(self) -> None:
+        own = [page for request in self.alive.values() for page in request.pages[request.shared :]]
+        assert len(own) == len(set(own))
+        assert self.pool.free_count == PAGES - len(own) - self.engine.cached_page_count
         for request in self.alive.values():
-            assert not request.pages or len(request.pages) * PAGE_SIZE >= request.most_tokens
             assert request.computed <= len(request.pages) * PAGE_SIZE
+            assert request.computed < request.length
+
+    @invariant()
+    def those_who_run_are_never_of_lower_rank_than_a_retracted_one(self) -> None:
+        running = [request for request in self.engine.requests() if request.pages]
+        waiting_with_output = [r for r in self.alive.values() if r.output and not r.pages]
+        for waiting in waiting_with_output:
+            admitted_later = [r for r in running if r.rank > waiting.rank and r.cached_tokens is None]
+            assert not admitted_later
 
 
-TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+class HistoryWithoutCache(History):
+    """The same with --disable-radix-cache."""
+
+    prefix_cache = False
+
+
+class HistoryWithPriorities(History):
+    """The same with --enable-priority-scheduling."""
+
+    priorities = st.integers(-1, 1)
+
+
+_SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistory = pytest.mark.property(History.TestCase)
+TestHistory.settings = _SETTINGS
+TestHistoryWithoutCache = pytest.mark.property(HistoryWithoutCache.TestCase)
+TestHistoryWithoutCache.settings = _SETTINGS
+TestHistoryWithPriorities = pytest.mark.property(HistoryWithPriorities.TestCase)
+TestHistoryWithPriorities.settings = _SETTINGS
