@@ -7,7 +7,7 @@ draw (draw.py). Logprobs are those of the logits as they came (logprobs.py).
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import Protocol
 
 import torch
 
@@ -72,16 +72,6 @@ class _Stream:
     adjustments: Adjustments | None
 
 
-@dataclass(slots=True)
-class _Alone:
-    """A request of which nothing but its parameters is known."""
-
-    rid: str
-    sampling: SamplingParams
-    prompt: list[int]
-    output: list[int]
-
-
 class Sampler:
     """Chooses tokens, and keeps the random streams and penalties of running requests.
 
@@ -98,38 +88,13 @@ class Sampler:
         """Drop a request's random stream and penalties."""
         self._streams.pop(rid, None)
 
-    @overload
-    def sample(
-        self, logits: torch.Tensor, requests: Sequence[SamplingState]
-    ) -> list[Sampled | BrokenLogits]: ...
-
-    @overload
-    def sample(self, logits: torch.Tensor, requests: Sequence[tuple[str, SamplingParams]]) -> list[int]: ...
-
-    def sample(
-        self, logits: torch.Tensor, requests: Sequence[SamplingState] | Sequence[tuple[str, SamplingParams]]
-    ) -> list[Sampled | BrokenLogits] | list[int]:
+    def sample(self, logits: torch.Tensor, requests: Sequence[SamplingState]) -> list[Sampled | BrokenLogits]:
         """A token for each row of `logits` (float32 [rows, vocab], left as they are) and its request.
 
         Greedy is the largest logit, the lowest id among equals; so is a temperature below 1e-6. A request that
-        draws takes one number from its stream for each token, so what runs beside it changes nothing.
+        draws takes one number from its stream for each token, so what runs beside it changes nothing. A row from
+        which nothing can be chosen is BrokenLogits, and the others are as they would be without it.
         """
-        states: list[SamplingState] = []
-        pairs: list[tuple[str, SamplingParams]] = []
-        for request in requests:
-            if isinstance(request, tuple):
-                pairs.append(request)
-            else:
-                states.append(request)
-        return self._token_ids(logits, pairs) if pairs else self._sample(logits, states)
-
-    def _token_ids(self, logits: torch.Tensor, pairs: Sequence[tuple[str, SamplingParams]]) -> list[int]:
-        sampled = self._sample(logits, [_Alone(rid, sampling, [], []) for rid, sampling in pairs])
-        return [each.token_id if isinstance(each, Sampled) else 0 for each in sampled]
-
-    def _sample(
-        self, logits: torch.Tensor, requests: Sequence[SamplingState]
-    ) -> list[Sampled | BrokenLogits]:
         if not requests:
             return []
         vocab = logits.shape[1]

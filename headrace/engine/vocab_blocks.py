@@ -39,10 +39,11 @@ def pick(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
 def reach(cumulative: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The first place where `cumulative` exceeds a share of its last (int64 [rows]), and the share within that place.
 
-    cumulative: float64 [rows, width], ascending, the last above 0. shares: float64 [rows], in [0, 1).
+    cumulative: float64 [rows, width], ascending, the last above 0. shares: float64 [rows], in [0, 1]; 1,
+    to which a share within a place may have been rounded, counts as a little less.
     """
     end = cumulative[:, -1:]
-    # A share just below 1 times the end may round up to the end, which nothing exceeds.
+    # Nothing exceeds the end itself.
     target = torch.minimum(shares[:, None] * end, torch.nextafter(end, torch.zeros_like(end)))
     place = torch.searchsorted(cumulative, target, right=True)
     before = torch.where(place > 0, cumulative.gather(1, (place - 1).clamp(min=0)), 0.0)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.vocab_blocks import largest, peak, pick, total
+from headrace.engine.vocab_blocks import largest, peak, pick, reach, total
 
 NAN, INF = float("nan"), float("inf")
 # Around one block, several, and more of them than are looked into.
@@ -79,6 +79,12 @@ def test_the_greatest_share_gives_the_last_place_with_a_weight() -> None:
     assert int(pick(weights, below_1)) == 500
     weights[0, 700] = 0.2
     assert int(pick(weights, below_1)) == 700
+
+
+def test_a_share_that_was_rounded_up_to_1_is_reached_at_the_last_place_with_a_weight() -> None:
+    cumulative = torch.tensor([[0.25, 0.7, 0.7, 0.7]], dtype=torch.float64)
+    place, rest = reach(cumulative, torch.tensor([1.0], dtype=torch.float64))
+    assert int(place) == 1 and 0.99 < float(rest) <= 1
 
 
 @pytest.mark.parametrize("width", [1, 128, 1000])

@@ -166,6 +166,10 @@ def test_where_top_p_ends_among_equals_the_lowest_ids_stay(vocab: int) -> None:
     assert kept(torch.zeros(1, vocab), params(top_p=0.499)) == set(range(math.ceil(0.499 * vocab)))
 
 
+def test_top_p_is_a_share_of_no_more_than_top_k_ids_where_these_end_among_equals() -> None:
+    assert kept(torch.zeros(1, 4000), params(top_k=300, top_p=0.499)) == set(range(150))
+
+
 @pytest.mark.parametrize("fields", FILTERS, ids=str)
 def test_a_share_of_0_and_one_just_below_1_give_an_id_that_stays(fields: dict[str, Any]) -> None:
     row = logits(7, 1, 2999, 2.0)

@@ -63,6 +63,15 @@ def test_a_logit_of_minus_infinity_is_told_as_such() -> None:
     assert token_logprobs(torch.tensor([[0.0, float("-inf")]]), [1], 2)[0].logprob == -math.inf
 
 
+@pytest.mark.parametrize("top", [1, 5, 200])
+def test_among_equals_the_lowest_ids_are_told(top: int) -> None:
+    rows = torch.zeros(2, 4000)
+    rows[1, 3999] = 1.0
+    flat, peaked = token_logprobs(rows, [0, 0], top)
+    assert [token for token, _ in flat.top] == list(range(top))
+    assert [token for token, _ in peaked.top] == [3999, *range(top - 1)]
+
+
 @given(st.lists(st.sampled_from([-2.0, 0.0, 0.5, 1.0]), min_size=1, max_size=600), st.integers(1, 30))
 def test_the_likeliest_come_in_descending_order_the_lower_id_first(values: list[float], top: int) -> None:
     row = torch.tensor([values])
