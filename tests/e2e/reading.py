@@ -18,12 +18,13 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 Body = dict[str, Any]
 
 _T = TypeVar("_T")
-_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
     """The bytes of a byte-level token; of a special token, those of its name."""
     word = tokenizer.id_to_token(token_id)
+    assert word is not None, token_id
     if token_id in tokenizer.get_added_tokens_decoder():
         return word.encode()
     return bytes(_BYTES[character] for character in word)
