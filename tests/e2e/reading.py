@@ -1,7 +1,8 @@
 """Answers as transformers' tokens and logits can be held against them."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from tests.e2e.serving import DEADLINE_S, Server
+from tests.e2e.serving import DEADLINE_S, Server, until
 from tests.models.harness import theirs_logits
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -65,8 +66,8 @@ def choice(server: Server, **body: Any) -> Body:
     return found
 
 
-def chunks(server: Server, path: str, body: Body) -> Iterator[Body]:
-    """The chunks of a streamed answer, to the [DONE] that must end it."""
+def chunks(server: Server, path: str, body: Body) -> Generator[Body, None, None]:
+    """The chunks of a streamed answer, to the [DONE] that must end it; closing it is leaving."""
     last = ""
     with httpx.stream(
         "POST", server.url + path, json={**body, "stream": True}, timeout=DEADLINE_S, trust_env=False
@@ -84,3 +85,18 @@ def together(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """All calls at once, each in a thread of its own; what they gave, in their order."""
     with ThreadPoolExecutor(len(calls)) as threads:
         return [call.result() for call in [threads.submit(call) for call in calls]]
+
+
+def requests_now(server: Server) -> int:
+    """How many requests the engine has, running or waiting, as the refusal of a flush tells; 0 empties its cache."""
+    response = server.post("/flush_cache", {})
+    if response.status_code == 200:
+        return 0
+    found = re.search(r"\((\d+) now\)", response.json()["error"]["message"])
+    assert found is not None, response.text
+    return int(found.group(1))
+
+
+def flush(server: Server) -> None:
+    """Empty the prefix cache, as soon as nothing runs."""
+    until(lambda: requests_now(server) == 0, "an engine without requests")
