@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.checkpoint import Checkpoint, eos_token_ids, open_checkpoint
-from headrace.engine.device import choose_device, choose_dtype, set_threads
+from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
 from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
 from headrace.engine.timeline import Timeline
 from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
@@ -23,6 +23,7 @@ from headrace.stream.transfer import DEFAULT_CONCURRENCY, Transfer
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
+    from headrace.models.decoder.arithmetic import Arithmetic
 
 _PROGRESS_EVERY_S = 0.2
 Send = Callable[[EngineMessage], None]
@@ -100,6 +101,11 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
     report.send(_model_info(checkpoint, config, context_length))
 
     device_name = choose_device(options)
+    if options.enable_deterministic_inference and device_name != "cpu":
+        raise BadDevice(
+            "--enable-deterministic-inference: on a GPU nothing shows yet that a text is the same in any company.",
+            remedy="Use --device cpu, or leave the flag away.",
+        )
     memory = _plan_memory(options, config, arena_plan, context_length, device_name)
     arena = Arena(arena_plan.size_bytes)
     read_plan = plan_reads(placements)
@@ -111,6 +117,8 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         importlib.import_module("torch")
         views: Any = importlib.import_module("headrace.engine.memory_views")
         model_class = forward_class(checkpoint.config)
+        arithmetic = _arithmetic(options)
+
         engine_module = importlib.import_module("headrace.engine.engine")
         import torch
     with timeline.phase("build model"):
@@ -118,7 +126,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         device = torch.device(device_name)
         parameters = views.wrap_parameters(arena, arena_plan)
         if device_name == "cpu":
-            model = model_class(config, parameters)
+            model = model_class(config, parameters, arithmetic)
         cache = views.make_cache(
             config.num_layers,
             memory.pool_tokens,
@@ -137,7 +145,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
     if device_name != "cpu":
         with timeline.phase("copy to device"):
             parameters = {name: tensor.to(device) for name, tensor in parameters.items()}
-            model = model_class(config, parameters)
+            model = model_class(config, parameters, arithmetic)
     report.phase = "warming up"
     engine: Engine = engine_module.Engine(
         model=model,
@@ -160,6 +168,16 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
             memory.describe(),
         ),
     )
+
+
+def _arithmetic(options: EngineOptions) -> "Arithmetic":
+    if options.enable_deterministic_inference:
+        from headrace.models.decoder.invariant import ROW_INVARIANT
+
+        return ROW_INVARIANT
+    from headrace.models.decoder.arithmetic import FASTEST
+
+    return FASTEST
 
 
 def _context_length(options: EngineOptions, config: DecoderConfig) -> int:

@@ -5,21 +5,26 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from headrace.kernels.linear import linear
-from headrace.kernels.norm import head_norm, rms_norm, silu_mul
+from headrace.kernels.norm import head_norm, rms_norm
 from headrace.kernels.rotary import rotary_table, rotate
 from headrace.models.batch import ForwardBatch, KVCache
+from headrace.models.decoder.arithmetic import FASTEST, Arithmetic
 from headrace.models.decoder.config import DecoderConfig
 from headrace.models.decoder.frequencies import frequencies_by_length, inverse_frequencies
 from headrace.models.decoder.layout import decoder_layout
-from headrace.models.decoder.parameters import LayerParameters, arrange, check_parameters
+from headrace.models.decoder.parameters import LayerParameters, Linear, arrange, check_parameters
 from headrace.models.decoder.step import StepContext, attend, prepare_step, sequence_lengths
 
 
 class DecoderModel:
     """A model around parameters that may still be filling; it owns no memory but the rotary frequencies."""
 
-    def __init__(self, config: DecoderConfig, parameters: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        parameters: Mapping[str, torch.Tensor],
+        arithmetic: Arithmetic = FASTEST,
+    ) -> None:
         """`parameters` by the names of the layout; they are kept as they are, and no value is read yet.
 
         All are of one dtype and on one device, which are the model's. Raises MissingParameter.
@@ -27,6 +32,7 @@ class DecoderModel:
         check_parameters(decoder_layout(config), parameters)
         self.config = config
         self.parameters = arrange(config, parameters)
+        self.arithmetic = arithmetic
         self.dtype = self.parameters.embedding.dtype
         self.device = self.parameters.embedding.device
         self._inverse_frequencies = inverse_frequencies(config.rope, config.head_dim).to(self.device)
@@ -42,7 +48,7 @@ class DecoderModel:
         """
         reach = before_group or _everything_is_there
         cos, sin = self._angles(batch)
-        step = prepare_step(batch, cos, sin, self._windows)
+        step = prepare_step(batch, cos, sin, self._windows, self.arithmetic)
         reach(0)
         hidden = functional.embedding(batch.input_ids, self.parameters.embedding)
         last = len(self.parameters.layers) - 1
@@ -52,11 +58,11 @@ class DecoderModel:
             if index == last:
                 # What follows the last attention serves only the logits.
                 attended, hidden = attended[batch.logit_rows], hidden[batch.logit_rows]
-            hidden.add_(linear(attended, layer.output.weight, layer.output.bias))
+            hidden.add_(self._linear(attended, layer.output))
             hidden.add_(self._mlp(layer, hidden))
         reach(last + 2)
         hidden = rms_norm(hidden, self.parameters.norm, self.config.rms_norm_eps)
-        return linear(hidden, self.parameters.head).float()
+        return self.arithmetic.linear(hidden, self.parameters.head, None).float()
 
     def _attend(
         self,
@@ -70,7 +76,7 @@ class DecoderModel:
         """Attention of one layer before its output projection: [tokens, heads * head_dim]."""
         config = self.config
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
-        qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
+        qkv = self._linear(normed, layer.qkv)
         qkv = qkv.view(hidden.shape[0], -1, config.head_dim)
         turning = config.num_heads + config.num_kv_heads
         # q and k lie side by side and are turned in one go.
@@ -95,8 +101,11 @@ class DecoderModel:
 
     def _mlp(self, layer: LayerParameters, hidden: torch.Tensor) -> torch.Tensor:
         normed = rms_norm(hidden, layer.post_attention_norm, self.config.rms_norm_eps)
-        gate_up = linear(normed, layer.gate_up.weight, layer.gate_up.bias)
-        return linear(silu_mul(gate_up), layer.down.weight, layer.down.bias)
+        gated = self.arithmetic.silu_mul(self._linear(normed, layer.gate_up))
+        return self._linear(gated, layer.down)
+
+    def _linear(self, x: torch.Tensor, layer: Linear) -> torch.Tensor:
+        return self.arithmetic.linear(x, layer.weight, layer.bias)
 
 
 def _everything_is_there(_group: int) -> None:

@@ -42,9 +42,12 @@ def frequencies_by_length(
     """
     match rope.scaling:
         case DynamicScaling(factor, unscaled):
-            ratio = factor * lengths.clamp(min=unscaled).float() / unscaled - (factor - 1)
-            bases = rope.theta * ratio ** (head_dim / (head_dim - 2))
-            return 1.0 / bases.unsqueeze(1) ** _exponents(head_dim).to(lengths.device)
+            ratio = factor * lengths.clamp(min=unscaled).double() / unscaled - (factor - 1)
+            # torch's pow rounds the elements at a tensor's end differently from the others, so that a token's angles
+            # would depend on its neighbours; its exp and log treat all alike.
+            base_log = math.log(rope.theta) + ratio.log() * (head_dim / (head_dim - 2))
+            exponents = _exponents(head_dim).to(lengths.device)
+            return (-base_log.unsqueeze(1) * exponents).exp().float()
         case LongRopeScaling():
             long = 1.0 / (_row(rope.scaling.long_factor) * _powers(rope.theta, head_dim))
             is_long = lengths > rope.scaling.original_max_position_embeddings

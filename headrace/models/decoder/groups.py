@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.kernels.attention import DecodeContext, decode_attention, decode_context
 from headrace.models.batch import ForwardBatch
+from headrace.models.decoder.arithmetic import Arithmetic, Attend
 
 # Padding of fewer slots than this costs less than a group of its own (measured: two CPU cores, SmolLM2's shape).
 CHEAP_PADDING = 512
@@ -22,13 +22,13 @@ class Decodes:
 
     Attributes:
         count: how many requests, which are the last rows of the step.
-        contexts: one for each group.
+        groups: how many requests each group has, and its attention.
         order: int64 [count], the requests group after group; None where that is the order they are in.
         places: int64 [count], where each request is found in `order`; None where `order` is.
     """
 
     count: int
-    contexts: tuple[DecodeContext, ...]
+    groups: tuple[tuple[int, Attend], ...]
     order: torch.Tensor | None
     places: torch.Tensor | None
 
@@ -45,8 +45,10 @@ def group_lengths(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def group_decodes(batch: ForwardBatch, dtype: torch.dtype, window: int | None) -> Decodes | None:
-    """The contexts of the batch's decoding requests in the model's `dtype`; None without any."""
+def group_decodes(
+    batch: ForwardBatch, arithmetic: Arithmetic, dtype: torch.dtype, window: int | None
+) -> Decodes | None:
+    """The batch's decoding requests for a model of this `dtype`; None without any."""
     slots, lengths = batch.decode_slots, batch.decode_lengths
     count = slots.shape[0]
     if not count:
@@ -55,14 +57,14 @@ def group_decodes(batch: ForwardBatch, dtype: torch.dtype, window: int | None) -
     known = lengths.tolist() if count > 1 and slots.device.type == "cpu" else []
     groups = group_lengths(known if window is None else [min(length, window) for length in known])
     if len(groups) <= 1:
-        return Decodes(count, (decode_context(slots, lengths, dtype, window),), None, None)
-    contexts: list[DecodeContext] = []
+        return Decodes(count, ((count, arithmetic.decode(slots, lengths, dtype, window)),), None, None)
+    attends: list[tuple[int, Attend]] = []
     for group in groups:
         rows = torch.tensor(group)
         longest = max(known[row] for row in group)
-        contexts.append(decode_context(slots[rows, :longest], lengths[rows], dtype, window))
+        attends.append((len(group), arithmetic.decode(slots[rows, :longest], lengths[rows], dtype, window)))
     order = torch.tensor([row for group in groups for row in group])
-    return Decodes(count, tuple(contexts), order, order.argsort())
+    return Decodes(count, tuple(attends), order, order.argsort())
 
 
 def attend_decodes(
@@ -70,10 +72,8 @@ def attend_decodes(
 ) -> torch.Tensor:
     """query [count, heads, head_dim] over one layer's cache; gives [count, heads * head_dim]."""
     if decodes.order is None or decodes.places is None:
-        return decode_attention(query, keys, values, decodes.contexts[0])
-    queries = torch.split(query[decodes.order], [context.rows for context in decodes.contexts])
-    parts = [
-        decode_attention(part, keys, values, context)
-        for part, context in zip(queries, decodes.contexts, strict=True)
-    ]
+        _, attend = decodes.groups[0]
+        return attend(query, keys, values)
+    queries = torch.split(query[decodes.order], [rows for rows, _ in decodes.groups])
+    parts = [attend(part, keys, values) for part, (_, attend) in zip(queries, decodes.groups, strict=True)]
     return torch.cat(parts)[decodes.places]

@@ -5,12 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.kernels.attention import (
-    PrefillContext,
-    prefill_attention,
-    prefill_context,
-)
 from headrace.models.batch import ForwardBatch
+from headrace.models.decoder.arithmetic import Arithmetic, Attend
 from headrace.models.decoder.groups import Decodes, attend_decodes, group_decodes
 
 
@@ -19,11 +15,11 @@ class AttentionContext:
     """What the layers of one window size attend to.
 
     Attributes:
-        prefills: rows and context of each prompt chunk, in row order.
-        decodes: contexts of the decoding requests, whose rows are the last ones; None without any.
+        prefills: rows and attention of each prompt chunk, in row order.
+        decodes: the decoding requests, whose rows are the last ones; None without any.
     """
 
-    prefills: tuple[tuple[slice, PrefillContext], ...]
+    prefills: tuple[tuple[slice, Attend], ...]
     decodes: Decodes | None
 
 
@@ -44,7 +40,11 @@ class StepContext:
 
 
 def prepare_step(
-    batch: ForwardBatch, cos: torch.Tensor, sin: torch.Tensor, windows: Sequence[int | None]
+    batch: ForwardBatch,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    windows: Sequence[int | None],
+    arithmetic: Arithmetic,
 ) -> StepContext:
     """`windows` are the different window sizes of the model's layers; cos and sin are of the model's dtype."""
     longest = max([span.context_slots.shape[0] for span in batch.prefills], default=0)
@@ -55,20 +55,22 @@ def prepare_step(
         # What reaches over everything is no window.
         effective = window if window is not None and window < longest else None
         if effective not in made:
-            made[effective] = _attention_context(batch, cos.dtype, effective)
+            made[effective] = _attention_context(batch, arithmetic, cos.dtype, effective)
         attention[window] = made[effective]
     return StepContext(cos, sin, batch.write_slots, attention)
 
 
-def _attention_context(batch: ForwardBatch, dtype: torch.dtype, window: int | None) -> AttentionContext:
+def _attention_context(
+    batch: ForwardBatch, arithmetic: Arithmetic, dtype: torch.dtype, window: int | None
+) -> AttentionContext:
     prefills = tuple(
         (
             slice(span.start, span.start + span.length),
-            prefill_context(span.context_slots, span.length, dtype, window),
+            arithmetic.prefill(span.context_slots, span.length, dtype, window),
         )
         for span in batch.prefills
     )
-    return AttentionContext(prefills, group_decodes(batch, dtype, window))
+    return AttentionContext(prefills, group_decodes(batch, arithmetic, dtype, window))
 
 
 def sequence_lengths(batch: ForwardBatch) -> torch.Tensor:
@@ -89,7 +91,7 @@ def attend(
     context: AttentionContext, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
     """query [tokens, heads, head_dim] over one layer's cache; gives [tokens, heads * head_dim]."""
-    parts = [prefill_attention(query[rows], keys, values, span) for rows, span in context.prefills]
+    parts = [attend_rows(query[rows], keys, values) for rows, attend_rows in context.prefills]
     if context.decodes is not None:
         parts.append(attend_decodes(query[-context.decodes.count :], keys, values, context.decodes))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
