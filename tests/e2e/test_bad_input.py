@@ -177,7 +177,7 @@ GARBAGE_HEADER = (64).to_bytes(8, "little") + bytes(range(100, 164)) * 2
 FILES: dict[str, tuple[broken.Break, str, str]] = {
     "no-safetensors": (broken.without_weights, r"holds no \.safetensors.*pytorch_model\.bin", "Pickled weights"),
     "no-config": (broken.without("config.json"), r"holds no config\.json.*There is: .*generation_config\.json", "folder|upload"),
-    "unsupported-architecture": (broken.with_config(architectures=["MambaForCausalLM"]), "MambaForCausalLM", "LlamaForCausalLM, Qwen2ForCausalLM"),
+    "unsupported-architecture": (broken.with_config(architectures=["MambaForCausalLM"]), "MambaForCausalLM", "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"),
     "index-names-a-missing-shard": (broken.without(broken.SHARD), f"names 1 of 3 shards.*{broken.SHARD}", "shards"),
     "index-names-a-missing-tensor": (broken.index_with_a_tensor_too_many, r"model\.extra\.weight \(in model-00002", "index"),
     "no-index-and-a-shard-missing": (broken.without(broken.INDEX, broken.SHARD), "2 of 3 shards; missing: 00002", "shards"),
