@@ -41,6 +41,7 @@ class Scheduler:
         self._running: list[Request] = []  # by rank
         self._arrivals = 0
         self._retractions = 0
+        self._somebody_waits = False  # the last plan left requests in the queue
 
     # ---- state
 
@@ -88,7 +89,7 @@ class Scheduler:
         """Queue a request, which must fit and ask for something; False where the queue is full."""
         assert request.prompt and self.fits(request)
         assert request.sampling.max_tokens > 0 or request.sampling.prompt_logprobs is not None
-        if self._most_queued is not None and len(self._waiting) >= self._most_queued:
+        if self._most_queued is not None and len(self._waiting) >= self._most_queued + self._free_places():
             return False
         self._arrivals += 1
         request.arrival = self._arrivals
@@ -141,6 +142,7 @@ class Scheduler:
                 prefill_budget -= count
         if prefill_budget:
             prefills += self._admit(prefill_budget)
+        self._somebody_waits = bool(self._waiting)
         return Step(
             tuple((request, count) for request, count in prefills if request in self._running),
             tuple(request for request in decodes if request in self._running),
@@ -178,6 +180,10 @@ class Scheduler:
         return outputs
 
     # ---- admission
+
+    def _free_places(self) -> int:
+        """How many of those who came since the last plan need not wait: its running requests left so many places."""
+        return 0 if self._somebody_waits else self._most_running - len(self._running)
 
     def _admit(self, budget: int) -> list[tuple[Request, int]]:
         """Admit from the queue as long as there is budget and room; who it is and how much is computed."""

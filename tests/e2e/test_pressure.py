@@ -185,6 +185,14 @@ def test_a_request_of_more_choices_than_may_wait_leaves_none_of_them(narrow: Ser
     assert_the_whole_pool_is_free(narrow, QUEUE_POOL)
 
 
+def test_more_choices_than_may_wait_are_answered_where_one_of_them_can_run(narrow: Server) -> None:
+    flush(narrow)
+    told = answer(narrow, COMPLETIONS, body([9], 5, n=1 + QUEUED))
+    assert len(told["choices"]) == 1 + QUEUED
+    assert narrow.post(COMPLETIONS, body([9], 5, n=2 + QUEUED)).status_code == 503
+    assert_the_whole_pool_is_free(narrow, QUEUE_POOL)
+
+
 def test_who_waits_is_served_by_priority_then_by_arrival(narrow: Server) -> None:
     flush(narrow)
     running = endless(narrow)

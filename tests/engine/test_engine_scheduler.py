@@ -113,12 +113,33 @@ def test_no_more_run_at_once_than_allowed() -> None:
 
 
 def test_a_full_queue_takes_nobody_more() -> None:
-    engine = scheduler(queued=2)
-    assert engine.add(request("a", 1))
+    engine = scheduler(queued=2, running=1)
+    engine.add(request("a", 1))
+    turn(engine)
     assert engine.add(request("b", 1))
-    assert not engine.add(request("c", 1))
+    assert engine.add(request("c", 1))
+    assert not engine.add(request("d", 1))
+    engine.abort("a")
     turn(engine)
     assert engine.add(request("d", 1))
+
+
+def test_who_comes_while_places_are_free_does_not_count_as_waiting() -> None:
+    engine = scheduler(queued=1, running=3)
+    engine.add(request("a", 1))
+    turn(engine)
+    assert [engine.add(request(rid, 1)) for rid in "bcde"] == [True, True, True, False]
+    turn(engine)
+    assert (engine.running_count, engine.waiting_count) == (3, 1)
+
+
+def test_behind_somebody_who_waits_for_pages_free_places_are_of_no_use() -> None:
+    engine = scheduler(queued=1, pages=4, running=8)
+    engine.add(request("a", 12, answer=4))
+    engine.add(request("b", 12, answer=4))
+    turn(engine)
+    assert (engine.running_count, engine.waiting_count) == (1, 1)
+    assert not engine.add(request("c", 1))
 
 
 def test_a_higher_priority_is_admitted_first() -> None:

@@ -134,12 +134,14 @@ class History(RuleBasedStateMachine):
         assert len(names) == len(set(names))
         decoded = {request.rid for request in step.decodes}
         assert decoded <= decoding
-        # Only where pages have run out does somebody miss a step, and then those of the lowest rank.
+        # Only where pages have run out does somebody miss a step, and then those of the lowest rank. (One that was
+        # retracted may be admitted again at once, with fewer of its tokens computed.)
         missing = [self.alive[rid] for rid in decoding - decoded]
         if missing:
             assert retracted or self.pool.free_count == 0
             best = min(request.rank for request in missing)
-            assert all(self.alive[name].rank < best for name in names)
+            assert all(self.alive[name].rank < best for name in set(names) - decoding)
+            assert all(self.alive[name].rank < best for name in decoded)
         assert all(count > 0 for _, count in step.prefills)
         assert sum(count for _, count in step.prefills) <= budget
         assert self.engine.running_count <= RUNNING
