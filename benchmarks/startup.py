@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-OURS = "{python} -m headrace.cli.main serve {model} --served-model-name m --port {port} --log-level warning"
+OURS = "{python} -m headrace serve {model} --served-model-name m --port {port} --log-level warning"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def main() -> int:
         environ = dict(os.environ)
         model = arguments.model
         if model is None:
-            model, variables = stack.enter_context(_own_store())
+            model, variables = stack.enter_context(own_store())
             environ |= variables
         for command in commands.values():  # not counted: warms the store and the page cache
             _start(command, model, environ, arguments.timeout)
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _own_store() -> Iterator[tuple[str, dict[str, str]]]:
+def own_store() -> Iterator[tuple[str, dict[str, str]]]:
     from headrace.demo.model import prepare_smollm2
     from headrace.demo.store import start_store
 
@@ -109,7 +109,7 @@ def _own_store() -> Iterator[tuple[str, dict[str, str]]]:
         variables = store.environment()
         prepare_smollm2(Path(folder) / "model")
         subprocess.run(
-            [sys.executable, "-m", "headrace.cli.main", "push", "--create-bucket", "--quiet",
+            [sys.executable, "-m", "headrace", "push", "--create-bucket", "--quiet",
              str(Path(folder) / "model"), "s3://models/smollm2-135m-instruct"],
             env=dict(os.environ) | variables,
             check=True,
