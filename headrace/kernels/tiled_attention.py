@@ -6,15 +6,20 @@ all its keys (a maximum is exact in any order), and tiles are added up in order,
 adds an exact zero. All of it is float32, whatever the model's dtype.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 TILE = 128
 # Tokens in a block of queries. A decoding request fills up all but one.
 QUERY_TOKENS = 8
 # Decoding requests are taken so many at a time that no more slots than this are read, unless one alone has more.
 _SLOTS_AT_ONCE = 16384
+# What weighs less than the largest by this factor (2e-35), hidden keys included, weighs nothing.
+_LEAST_EXPONENT = -80.0
+_NEGLIGIBLE = 1.001 * math.exp(_LEAST_EXPONENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,11 @@ def tiled_prefill_attention(
     key, value = _tiles(keys, context.slots, 1), _tiles(values, context.slots, 1)
     parts = [
         _attend(
-            queries[at : at + 1], key[:, block.tiles], value[:, block.tiles], block.mask, block.hidden_from
+            queries[at : at + 1],
+            key[:, block.tiles],
+            value[:, block.tiles],
+            block.mask,
+            hidden_from=block.hidden_from,
         )
         for at, block in enumerate(context.blocks)
     ]
@@ -136,27 +145,38 @@ def tiled_decode_attention(
     for some in (slice(start, start + at_once) for start in range(0, rows, at_once)):
         slots = context.slots[some]
         key, value = (_tiles(cache, slots.flatten(), len(slots)) for cache in (keys, values))
-        parts.append(_attend(queries[some], key, value, context.mask[some], 0))
-    return _by_token(torch.cat(parts), query.dtype)[:, 0].reshape(rows, -1)
+        parts.append(_attend(queries[some], key, value, context.mask[some], tokens=1))
+    return _by_token(torch.cat(parts), query.dtype).reshape(rows, -1)
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, hidden_from: int
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    hidden_from: int = 0,
+    tokens: int = QUERY_TOKENS,
 ) -> torch.Tensor:
-    """query [n, kv_heads, QUERY_TOKENS, shared, head_dim] over [n, tiles, kv_heads, TILE, head_dim] of keys and
-    values; the mask is for the tiles from `hidden_from` on. Gives the query's shape.
+    """The first `tokens` of query [n, kv_heads, QUERY_TOKENS, shared, head_dim] over keys and values
+    [n, tiles, kv_heads, TILE, head_dim]; the mask is for the tiles from `hidden_from` on.
+
+    Gives [n, kv_heads, tokens, shared, head_dim].
     """
     count, tiles, kv_heads, _, head_dim = keys.shape
     shared = query.shape[3]
     products = count * tiles * kv_heads
     each_tile = query.unsqueeze(1).expand(-1, tiles, -1, -1, -1, -1).reshape(products, -1, head_dim)
+    products_shape = (count, tiles, kv_heads, QUERY_TOKENS, shared, -1)
     scores = torch.bmm(each_tile, keys.reshape(products, TILE, head_dim).transpose(1, 2))
-    scores = scores.view(count, tiles, kv_heads, QUERY_TOKENS, shared, TILE)
-    scores[:, hidden_from:].add_(mask)
-    weights = scores.sub_(scores.amax(dim=(1, 5), keepdim=True)).exp_()
+    weights = scores.view(products_shape)[:, :, :, :tokens]
+    weights[:, hidden_from:].add_(mask)
+    # exp takes ten to a hundred times as long where it gives 0 or a denormal number.
+    weights.sub_(weights.amax(dim=(1, 5), keepdim=True)).clamp_(min=_LEAST_EXPONENT).exp_()
+    functional.threshold(weights, _NEGLIGIBLE, 0.0, inplace=True)
     shares = weights.sum(-1, keepdim=True)
-    parts = torch.bmm(weights.view(products, -1, TILE), values.reshape(products, TILE, head_dim))
-    parts = parts.view(count, tiles, kv_heads, QUERY_TOKENS, shared, head_dim)
+    # `scores` holds the weights now.
+    parts = torch.bmm(scores, values.reshape(products, TILE, head_dim)).view(products_shape)[:, :, :, :tokens]
     total, share = parts[:, 0], shares[:, 0]
     for tile in range(1, tiles):
         total, share = total.add_(parts[:, tile]), share.add_(shares[:, tile])
@@ -176,8 +196,8 @@ def _by_token(attended: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _tiles(cache: torch.Tensor, slots: torch.Tensor, rows: int) -> torch.Tensor:
     """float32 [rows, tiles, kv_heads, TILE, head_dim] of one layer's cache."""
-    read = cache.index_select(0, slots).view(rows, -1, TILE, *cache.shape[1:])
-    return read.transpose(2, 3).contiguous().float()
+    read = cache.index_select(0, slots).view(rows, -1, TILE, *cache.shape[1:]).transpose(2, 3)
+    return torch.empty(read.shape, dtype=torch.float32, device=cache.device).copy_(read)
 
 
 def _first_tile(token: int, window: int | None) -> int:
