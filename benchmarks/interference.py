@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass
 from startup import own_store
 
 VOCABULARY = range(1000, 30_000)  # ids that any model has
+_BEFORE_S = 2.0  # the chatters have the server to themselves
 STORIES = tuple(f"Once upon a time there was {who}" for who in ("a miller", "a king", "a fox", "a river"))
 
 
@@ -39,11 +40,13 @@ class Run:
     """One long prompt beside the chatters, and one alone.
 
     Attributes:
-        p50_ms, p99_ms, max_ms: between two tokens of a chatter while the prompt is computed.
+        before_ms: between two tokens of a chatter before the prompt comes, the median.
+        p50_ms, p99_ms, max_ms: the same while the prompt is computed.
         gaps: how many such times there were.
         beside_tokens_per_s, alone_tokens_per_s: of the prompt, from its sending to its first token.
     """
 
+    before_ms: float
     p50_ms: float
     p99_ms: float
     max_ms: float
@@ -92,7 +95,7 @@ def main() -> int:
 
 def _line(run: Run) -> str:
     return (
-        f"between tokens p50 {run.p50_ms:.0f} ms, p99 {run.p99_ms:.0f} ms, most {run.max_ms:.0f} ms; prefill "
+        f"between tokens {run.before_ms:.0f} ms before, then p50 {run.p50_ms:.0f} ms, p99 {run.p99_ms:.0f} ms, most {run.max_ms:.0f} ms; prefill "
         f"{run.beside_tokens_per_s:.0f} tokens/s beside, {run.alone_tokens_per_s:.0f} alone, ratio {run.ratio:.2f}"
     )
 
@@ -102,13 +105,17 @@ def _run(port: int, prompt_tokens: int, chatter_count: int) -> Run:
     chatters = [_Chatter(port) for _ in range(chatter_count)]
     for chatter in chatters:
         chatter.begun.wait()
+    quiet = time.monotonic()
+    time.sleep(_BEFORE_S)
     begin = time.monotonic()
     beside_s = _prefill_s(port, prompt_tokens)
     end = begin + beside_s
     for chatter in chatters:
         chatter.leave()
     gaps = sorted(gap for chatter in chatters for gap in chatter.gaps_ms(begin, end))
+    before = [gap for chatter in chatters for gap in chatter.gaps_ms(quiet, begin)]
     return Run(
+        before_ms=statistics.median(before),
         p50_ms=gaps[len(gaps) // 2],
         p99_ms=gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))],
         max_ms=gaps[-1],

@@ -15,12 +15,44 @@ def test_beside_others_a_chunk_fits_the_goal() -> None:
     assert pace.budget(somebody_waits=True) == 80
 
 
-def test_what_decoding_takes_is_left_to_it() -> None:
+def test_what_a_step_without_a_prompt_takes_is_left_to_it() -> None:
     pace = PrefillPace(512, goal_s=0.08)
-    pace.observe(prefill_tokens=500, decodes=0, seconds=0.5)
     for _ in range(50):
         pace.observe(prefill_tokens=0, decodes=8, seconds=0.03)
+    pace.observe(prefill_tokens=500, decodes=0, seconds=0.53)  # 1 ms a token beside the 30
     assert pace.budget(somebody_waits=True) in (49, 50)
+
+
+def test_steps_of_a_steady_machine_take_what_the_goal_says() -> None:
+    def seconds(tokens: int) -> float:
+        return 0.025 + 0.0008 * tokens
+
+    pace = PrefillPace(512, goal_s=0.09)
+    pace.observe(prefill_tokens=16, decodes=0, seconds=seconds(16))  # the warm-up
+    for _ in range(20):
+        pace.observe(prefill_tokens=0, decodes=10, seconds=seconds(10))
+    for _ in range(20):
+        budget = pace.budget(somebody_waits=True)
+        pace.observe(prefill_tokens=budget, decodes=10, seconds=seconds(budget + 10))
+    assert 0.08 < seconds(pace.budget(somebody_waits=True) + 10) <= 0.09
+
+
+def test_tokens_that_grow_dearer_with_the_context_get_fewer() -> None:
+    pace = PrefillPace(512, goal_s=0.08)
+    for step in range(60):
+        budget = pace.budget(somebody_waits=True)
+        taken = 0.0005 * (1 + step / 20) * budget
+        if step > 10:
+            assert taken < 0.09
+        pace.observe(prefill_tokens=budget, decodes=4, seconds=taken)
+
+
+def test_a_base_from_busier_times_does_not_make_tokens_look_free() -> None:
+    pace = PrefillPace(512, goal_s=0.08)
+    for _ in range(50):
+        pace.observe(prefill_tokens=0, decodes=8, seconds=0.07)
+    pace.observe(prefill_tokens=64, decodes=8, seconds=0.06)
+    assert pace.budget(somebody_waits=True) < 64
 
 
 def test_a_slow_machine_still_gets_on() -> None:
