@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -162,6 +163,13 @@ def _check_model(folder: Path, found: "FolderFiles") -> None:
 
     names = {file.name for file in found.files}
     force = "--force uploads the folder as it is."
+    for name in found.left_out:
+        counts = name in (CONFIG_NAME, INDEX_NAME) or name.endswith(".safetensors")
+        if counts and "/" not in name and not name.startswith("."):
+            raise NotAModel(
+                f"{folder}/{name} is a link that leads nowhere, or no regular file.",
+                remedy=f"Put the file there first; {force}",
+            )
     for what, there in (
         (CONFIG_NAME, CONFIG_NAME in names),
         ("safetensors files", any(name.endswith(".safetensors") for name in names if "/" not in name)),
@@ -238,7 +246,7 @@ def _tell(result: "UploadResult", found: "FolderFiles", destination: "ModelSourc
         print(f"Left out: {_shortened(found.left_out)}.")
     if result.only_in_store:
         print(f"Also there, not in the folder, and left alone: {_shortened(result.only_in_store)}.")
-    print(f"Serve it: headrace serve {destination.uri}")
+    print(f"Serve it: headrace serve {shlex.quote(destination.uri)}")
 
 
 def _shortened(names: tuple[str, ...]) -> str:

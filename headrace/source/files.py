@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
@@ -64,9 +64,10 @@ def choose_metadata(listing: Listing, where: str, *, tokenizer_only: bool = Fals
     """Pick the metadata by role and size; no other vocabulary beside a tokenizer.json, which holds it already.
 
     Raises:
-        BadModelFiles: a metadata file that is far too large to be one.
+        BadModelFiles: a metadata file that is far too large to be one, or a link that leads nowhere.
     """
     names = TOKENIZER_NAMES if tokenizer_only else TOKENIZER_NAMES | _METADATA_NAMES
+    _refuse_broken_links(listing, where, lambda name: name in names)
     needs_vocabulary = listing.find(TOKENIZER_NAME) is None
     metadata = tuple(
         item
@@ -94,6 +95,8 @@ def choose_weights(listing: Listing, where: str, index: bytes | None) -> tuple[O
     """
     if index is not None:
         return _shards_of_index(listing, where, index)
+    if listing.find("model.safetensors") is None:  # then the choice depends on all that there are
+        _refuse_broken_links(listing, where, lambda name: name.endswith(".safetensors"))
     candidates = [item for item in listing.objects if item.name.endswith(".safetensors")]
     if not candidates:
         raise BadModelFiles(
@@ -159,6 +162,7 @@ def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[Object
     names = sorted(set(read_index(index, where).values()))
     found = {item.name: item for item in listing.objects}
     missing = [name for name in names if name not in found]
+    _refuse_broken_links(listing, where, set(missing).__contains__)
     if missing:
         raise BadModelFiles(
             f"{where}/{INDEX_NAME} names {len(missing)} of {len(names)} shards that are not there: "
@@ -166,6 +170,16 @@ def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[Object
             remedy="Upload the missing shards, or the index that belongs to the ones that are there.",
         )
     return tuple(found[name] for name in names)
+
+
+def _refuse_broken_links(listing: Listing, where: str, counts: Callable[[str], bool]) -> None:
+    broken = [name for name in listing.broken_links if counts(name)]
+    if broken:
+        raise BadModelFiles(
+            f"{where}/{broken[0]} is a link that leads nowhere"
+            f"{f' (and {len(broken) - 1} more are)' if len(broken) > 1 else ''}.",
+            remedy="Put the file there: a hub's cache loses what its links lead to when it is cleaned or copied.",
+        )
 
 
 def describe(listing: Listing) -> str:

@@ -30,10 +30,12 @@ class Listing:
     Attributes:
         objects: sorted by name.
         folders: names of the common prefixes below, without their slash.
+        broken_links: names of links that lead to nothing; only a folder has them.
     """
 
     objects: tuple[ObjectInfo, ...]
     folders: tuple[str, ...] = ()
+    broken_links: tuple[str, ...] = ()
 
     def find(self, name: str) -> ObjectInfo | None:
         """The object of that name."""

@@ -57,12 +57,13 @@ class ModelSource:
 def parse_source(text: str) -> ModelSource:
     """Read a model's name.
 
-    `s3://bucket[/prefix]` in any case of the scheme; `file:///path`, `/path`, `./path` and `~/path` for a
+    `s3://bucket[/prefix]` in any case of the scheme, where slashes at the prefix's ends do not count and those
+    inside do (`a//b` is not `a/b`); `file:///path`, `/path`, `./path` and `~/path` for a
     folder, which must exist. A URI never falls back to a hub.
 
     Raises:
-        BadSource: a scheme that is unknown or not supported yet, a URI without a bucket, a folder that
-            does not exist.
+        BadSource: a scheme that is unknown or not supported yet, a URI without a bucket or with . or .. in
+            its path, a folder that does not exist.
     """
     if not text.strip():
         raise BadSource("The model's name is empty.", remedy="Give s3://bucket/prefix or a folder.")
@@ -83,6 +84,11 @@ def parse_source(text: str) -> ModelSource:
             raise BadSource(
                 f"{text} names a bucket with characters that no bucket's name has.",
                 remedy="Write s3://bucket/prefix; a bucket's name has letters, digits, dots, dashes and underscores.",
+            )
+        if not {".", ".."}.isdisjoint(prefix.split("/")):
+            raise BadSource(
+                f"{text} holds . or .. between slashes, which a key may not: proxies and stores take it for a path.",
+                remedy="Write the prefix that is meant; keys have no parent folders.",
             )
         return ModelSource("s3", bucket, prefix.strip("/"), text)
     if scheme == "file":

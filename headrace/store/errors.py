@@ -51,7 +51,7 @@ class NoCredentials(StoreError):
 
 
 class WrongRegion(StoreError):
-    """The bucket lives in another region than was asked."""
+    """The bucket lives in another region than was asked, or no region can have this name."""
 
 
 class BadEndpoint(StoreError):

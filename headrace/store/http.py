@@ -212,28 +212,35 @@ class HttpConnection:
     def _translated(self) -> Iterator[None]:
         """Turn what a socket raises into TransientError, with the connection closed."""
         kind: type[TransientError] = TransientError
+        remedy = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
         try:
             yield
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
             cause = f"No byte came for {self._stall_timeout_s:g} s."
         except h11.RemoteProtocolError as error:
             cause = f"The answer is not valid HTTP: {error}."
+            remedy = "Check that the port in AWS_ENDPOINT_URL is the one of the store's S3 API."
         except OSError as error:
             kind, cause = ConnectionLost, f"The connection broke: {error.strerror or error}."
         else:
             return
         self.close()
-        raise kind(self.endpoint.url, cause)
+        raise kind(self.endpoint.url, cause, remedy=remedy)
 
 
 def _read_head(parser: h11.Connection, connection: socket.socket) -> h11.Response:
     """The final response's head; interim ones (1xx) are passed over."""
+    first = True
     while True:
         event = parser.next_event()
         if event is h11.NEED_DATA:
             data = connection.recv(_RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("connection closed before the response's head was complete")
+            if first and data[:5] != b"HTTP/"[: len(data)]:
+                # Told at once: h11 would wait for the end of a line or of a head that never comes.
+                raise h11.RemoteProtocolError(f"it begins with {ascii(data[:20])[1:]}")
+            first = False
             parser.receive_data(data)
         elif isinstance(event, h11.Response):
             return event

@@ -1,6 +1,7 @@
 """Folders on local and shared file systems. Files are read, not mapped: a mapped file that is
 rewritten would change under the weights, or kill the process."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
 from headrace.store.base import Target
 from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Truncated
+from headrace.store.folder_entry import EntryKind, kind_of
 
 _AGAIN = "Start again once the copy is complete; a load never mixes two versions."
 
@@ -27,20 +29,28 @@ class LocalStore:
         """The folder's files (symbolic links followed, as hub caches use them) and folders."""
         objects: list[ObjectInfo] = []
         folders: list[str] = []
+        broken_links: list[str] = []
         try:
             for entry in os.scandir(self.source.prefix):
                 # A name that is not UTF-8 may stand in a message, not in a model.
                 name = os.fsencode(entry.name).decode(errors="replace")
-                if entry.is_dir():
+                kind = kind_of(entry)
+                if kind is EntryKind.FOLDER:
                     folders.append(name)
-                elif entry.is_file():
+                elif kind is EntryKind.BROKEN_LINK:
+                    broken_links.append(name)
+                elif kind is EntryKind.FILE:
                     facts = entry.stat()
                     objects.append(
                         ObjectInfo(entry.path, name, facts.st_size, _version(facts), int(facts.st_mtime))
                     )
         except OSError as error:
-            raise _translated(self.source.prefix, error) from None
-        return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
+            raise _translated(error.filename or self.source.prefix, error) from None
+        return Listing(
+            tuple(sorted(objects, key=lambda item: item.name)),
+            tuple(sorted(folders)),
+            tuple(sorted(broken_links)),
+        )
 
     def open_reader(self) -> "LocalReader":
         """Reads files through its own descriptors."""
@@ -97,6 +107,8 @@ def _version(facts: os.stat_result) -> str:
 def _translated(path: str, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError):
         return NotFound(path, "There is no such file or folder.", remedy="Check the path.")
+    if error.errno == errno.ELOOP:
+        return NotFound(path, "The link leads in a circle.", remedy="Mend the link.")
     if isinstance(error, PermissionError):
         return AccessDenied(path, "This user may not read it.", remedy=f"Check who owns {Path(path).name}.")
     return TransientError(path, f"The read failed: {error.strerror}.")

@@ -26,6 +26,7 @@ from headrace.store.s3_errors import error_of_code
 from headrace.store.s3_settings import S3Settings
 
 READ_TIMEOUT_S = 60
+_RETRY_REMEDY = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
 
 
 def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10) -> BaseClient:
@@ -98,5 +99,5 @@ def store_error(
             remedy="Check AWS_ENDPOINT_URL and that the store is running.",
         )
     if isinstance(error, ReadTimeoutError | ConnectionClosedError | HTTPClientError):
-        return TransientError(uri, f"The connection failed: {error}", remedy="Try again.")
+        return TransientError(uri, f"The connection failed: {error}", remedy=_RETRY_REMEDY)
     return StoreError(uri, f"The request could not be made: {error}")

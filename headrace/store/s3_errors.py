@@ -21,6 +21,7 @@ from headrace.store.http import Head
 from headrace.store.s3_listing import parse_xml, text_of
 from headrace.store.s3_settings import S3Settings
 
+BUCKET_NAME_REMEDY = "Most stores want 3 to 63 lower-case letters, digits, dots and dashes, with a letter or digit at both ends."
 _LONGEST_TEXT = 300
 
 
@@ -61,6 +62,8 @@ def error_of_code(
             f"There is no bucket {bucket} at {settings.endpoint_url}.",
             "Check the bucket's name and AWS_ENDPOINT_URL, or make the bucket first.",
         )
+    if code == "InvalidBucketName":
+        return made(NotFound, f"The store takes {bucket} for no bucket's name.", BUCKET_NAME_REMEDY)
     if code == "SignatureDoesNotMatch":
         return made(BadSignature, "The store refuses the signature: the secret key is wrong.", secret)
     if code == "InvalidAccessKeyId":

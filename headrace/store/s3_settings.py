@@ -5,6 +5,7 @@ come from variables or from botocore's whole chain, which renews them.
 """
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from headrace.store.errors import BadEndpoint, NoCredentials
+from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
     from botocore.session import Session
 
 _renewing = threading.Lock()
+# botocore's rule, so that serve and push agree: a region is a label of a host's name.
+_REGION = re.compile(r"(?![0-9]+$)(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 _ENDPOINT_REMEDY = "Set AWS_ENDPOINT_URL to http://HOST:PORT or https://HOST[:PORT]."
 
 
@@ -82,11 +85,14 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
 
     Raises:
         BadEndpoint: the endpoint has no scheme or host, or a path.
+        WrongRegion: the region's name cannot be one.
+        NoCredentials: the profile that AWS_PROFILE names does not exist, or AWS's files cannot be read.
     """
     region_from, region = _first(environ, "AWS_REGION", "AWS_DEFAULT_REGION")
     endpoint_from, endpoint = _first(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     bundle_from, bundle = _first(environ, "AWS_CA_BUNDLE")
-    if not (region and endpoint) and _has_files(environ):
+    # A profile that is named has to exist even where variables say all, as with the AWS CLI.
+    if _names_profile(environ) or (not (region and endpoint) and _has_files(environ)):
         profile = _profile()
         if not region and profile.get("region"):
             region_from, region = "AWS profile", profile["region"]
@@ -96,6 +102,12 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
             bundle_from, bundle = "AWS profile", profile["ca_bundle"]
     if not region:
         region_from, region = "default", "us-east-1"
+    if not _REGION.fullmatch(region):
+        raise WrongRegion(
+            region_from,
+            f"{region!r:.80} cannot be the name of a region.",
+            remedy="Write a name like us-east-1, which most self-hosted stores expect.",
+        )
     custom = bool(endpoint)
     if not endpoint:
         endpoint_from, endpoint = "AWS, by region", _aws_endpoint(region)
@@ -126,23 +138,25 @@ def _check_endpoint(endpoint: str, origin: str) -> str:
         raise BadEndpoint(
             origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
         )
+    # Without path and query, which may hold a token.
+    shown = re.match(r"([^/?#]*://)?[^/?#]*", endpoint).group()  # type: ignore[union-attr]
     try:
         parts = urlsplit(endpoint)
         port = parts.port
     except ValueError:
         raise BadEndpoint(
-            endpoint, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY
+            shown, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY
         ) from None
     if parts.scheme not in ("http", "https") or "://" not in endpoint:
         raise BadEndpoint(
-            endpoint,
+            shown,
             f"The endpoint from {origin} has no scheme (http:// or https://).",
             remedy=_ENDPOINT_REMEDY,
         )
     if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or port == 0:
         raise BadEndpoint(
-            endpoint,
-            f"The endpoint from {origin} must be a scheme, a host and perhaps a port, without a path.",
+            shown,
+            f"The endpoint from {origin} must be a scheme, a host and perhaps a port, without a path or a query.",
             remedy=_ENDPOINT_REMEDY + " The bucket belongs in the s3:// URI.",
         )
     return f"{parts.scheme}://{parts.netloc}"
@@ -158,9 +172,11 @@ def _check_bundle(bundle: str, origin: str) -> str | None:
     return bundle
 
 
+def _names_profile(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE"))
+
+
 def _has_files(environ: Mapping[str, str]) -> bool:
-    if environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE"):
-        return True
     config = environ.get("AWS_CONFIG_FILE", "~/.aws/config")
     credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
     return any(os.path.isfile(os.path.expanduser(path)) for path in (config, credentials))  # noqa: PTH111, PTH113

@@ -5,6 +5,7 @@ Each object carries the SHA-256 of its file in its metadata, so that a second pu
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +18,14 @@ from s3transfer.subscribers import BaseSubscriber
 
 from headrace.errors import HeadraceError
 from headrace.source.uri import ModelSource
-from headrace.store.errors import NotFound, Truncated
+from headrace.store.errors import NotFound, Truncated, Unsupported
 from headrace.store.s3_client import make_s3_client, store_error
+from headrace.store.s3_errors import BUCKET_NAME_REMEDY
 from headrace.store.s3_settings import S3Settings
 from headrace.store.upload_plan import LocalFile, upload_stages
 
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
+_BUCKET_NAME = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 CHECKSUM_KEY = "headrace-sha256"
 PART_BYTES = 16 << 20
 _CONNECTIONS = 8
@@ -80,6 +84,8 @@ def upload_files(
         skipped: list[LocalFile] = []
         for stage in upload_stages(files):
             skipped += _upload_stage(client, stage, destination, settings, present, on_bytes)
+        if "//" in destination.prefix:
+            _check_slashes(files, destination, _list_sizes(probe, destination, settings))
     uploaded = [file for file in files if file not in skipped]
     skipped = [file for file in files if file in skipped]
     return UploadResult(
@@ -201,12 +207,30 @@ def _list_sizes(client: BaseClient, destination: ModelSource, settings: S3Settin
         raise typed from None
 
 
+def _check_slashes(files: Sequence[LocalFile], destination: ModelSource, present: dict[str, int]) -> None:
+    """Some stores answer for a//b and list it as a/b, so that it is never found. Raises Unsupported."""
+    if files and not any(file.name in present for file in files):
+        single = re.sub("/+", "/", destination.prefix)
+        raise Unsupported(
+            destination.uri,
+            "The store does not list what was uploaded there: it takes // for /.",
+            remedy=f"Serve or push s3://{destination.bucket}/{single}.",
+        )
+
+
 def _create_missing_bucket(client: BaseClient, bucket: str, settings: S3Settings) -> bool:
     """Make the bucket unless it is there. Whether it was made."""
     try:
         client.head_bucket(Bucket=bucket)
     except ClientError as error:
-        if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        if status == 400 and not _BUCKET_NAME.fullmatch(
+            bucket
+        ):  # the answer to a HEAD has no body that says why
+            raise NotFound(
+                f"s3://{bucket}", "No bucket can have this name.", remedy=BUCKET_NAME_REMEDY, status=status
+            ) from None
+        if status != 404:
             raise
     else:
         return False

@@ -1,11 +1,18 @@
 """Which files of a folder are uploaded, and in which order. Looks at names and sizes only."""
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.errors import HeadraceError
 from headrace.source.files import CONFIG_NAME
+from headrace.store.folder_entry import EntryKind, kind_of, shown_name
+
+
+class BadFileName(HeadraceError):
+    """A file's name cannot be the key of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +34,8 @@ class FolderFiles:
 
     Attributes:
         files: what is uploaded, sorted by name.
-        left_out: names (folders with a slash) that are not: dot files, dot folders, linked folders, and what
-            is no regular file.
+        left_out: names (folders with a slash) that are not: dot files, dot folders, linked folders, links that
+            lead nowhere, and what is no regular file. For a person: what is not UTF-8 is escaped.
     """
 
     files: tuple[LocalFile, ...]
@@ -38,26 +45,52 @@ class FolderFiles:
 def find_files(folder: Path) -> FolderFiles:
     """Walk the folder. Linked files are followed (hub caches consist of them), linked folders are not.
 
-    Raises OSError for a folder or file that cannot be read.
+    Raises:
+        BadFileName: a file that would be uploaded has a name that no key can hold.
+        OSError: a folder or file cannot be read.
     """
     files: list[LocalFile] = []
     left_out: list[str] = []
 
     def visit(directory: Path, prefix: str) -> None:
         for entry in os.scandir(directory):
-            name = prefix + entry.name
-            if entry.is_dir():
-                if entry.name.startswith(".") or entry.is_symlink():
-                    left_out.append(name + "/")
+            name, kind = prefix + entry.name, kind_of(entry)
+            hidden = entry.name.startswith(".")
+            if kind is EntryKind.FOLDER:
+                if hidden or entry.is_symlink():
+                    left_out.append(shown_name(name) + "/")
                 else:
                     visit(Path(entry.path), name + "/")
-            elif entry.name.startswith(".") or not entry.is_file():
-                left_out.append(name)
+            elif hidden or kind is not EntryKind.FILE:
+                left_out.append(shown_name(name))
             else:
+                _check_name(entry.path, name)
                 files.append(LocalFile(Path(entry.path), name, entry.stat().st_size))
 
     visit(folder, "")
     return FolderFiles(tuple(sorted(files, key=lambda file: file.name)), tuple(sorted(left_out)))
+
+
+def _check_name(path: str, name: str) -> None:
+    """Stores take keys of UTF-8; control characters survive neither a listing's XML nor a terminal."""
+    if not _is_unicode(name):
+        why = "is not UTF-8"
+    elif any(unicodedata.category(character) == "Cc" for character in name):
+        path, why = ascii(path)[1:-1], "holds a control character"
+    else:
+        return
+    raise BadFileName(
+        f"{path}: the file's name {why}, so it cannot be the key of an object.",
+        remedy="Rename or remove the file; nothing was uploaded.",
+    )
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # a lone surrogate: Python's way of keeping a byte that is not UTF-8
+        return False
+    return True
 
 
 def upload_stages(files: Sequence[LocalFile]) -> list[list[LocalFile]]:

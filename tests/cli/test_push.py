@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import secrets
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -132,6 +134,33 @@ def test_a_git_lfs_pointer_is_refused(model: Path, bucket: str, capsys: pytest.C
     shard = model / "model-00001-of-00002.safetensors"
     shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 269060552\n")
     assert "git lfs pull" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+def test_a_shard_that_is_a_link_to_nowhere_is_named(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = model / "model-00001-of-00002.safetensors"
+    shard.unlink()
+    shard.symlink_to(model / "nothing")
+    assert f"{shard} is a link that leads nowhere" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_sent(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / os.fsdecode(b"\xff\xfe.bin")).touch()
+    shown = error_of([model, f"s3://{bucket}/m", "--create-bucket"], capsys)
+    assert "\\udcff\\udcfe.bin: the file's name is not UTF-8" in shown
+    (model / os.fsdecode(b"\xff\xfe.bin")).unlink()
+    assert "There is no bucket" in error_of([model, f"s3://{bucket}/m"], capsys)
+
+
+def test_the_command_to_serve_can_be_pasted(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(model, f"s3://{bucket}//my model's//", "--create-bucket") == 0
+    hint = capsys.readouterr().out.partition("Serve it: ")[2]
+    assert shlex.split(hint) == ["headrace", "serve", f"s3://{bucket}/my model's"]
 
 
 def test_force_uploads_any_folder(tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:

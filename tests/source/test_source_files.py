@@ -1,6 +1,7 @@
 """Which files are the weights, and which are fetched whole."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +17,10 @@ from headrace.source.files import (
     read_index,
 )
 from headrace.source.objects import Listing, ObjectInfo
+from tests.profiles import examples
 
 WHERE = "s3://bucket/model"
-SEEDED = settings(derandomize=True, deadline=None, max_examples=200)
+SEEDED = settings(max_examples=examples(200))
 
 
 def listing(*names: str, folders: tuple[str, ...] = (), size_bytes: int = 100) -> Listing:
@@ -45,6 +47,35 @@ def refused(*names: str, folders: tuple[str, ...] = (), index: bytes | None = No
 
 def test_model_safetensors_is_the_weights_whatever_lies_beside_it() -> None:
     assert chosen("model.safetensors", "adapter.safetensors", *shards(2)) == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("names", "broken"),
+    [((), "model.safetensors"), (("other.safetensors",), "model.safetensors"), (shards(3)[:2], shards(3)[2])],
+)
+def test_a_weight_that_is_a_link_to_nowhere_is_named(names: tuple[str, ...], broken: str) -> None:
+    linked = replace(listing("config.json", *names), broken_links=(broken,))
+    with pytest.raises(BadModelFiles, match=f"{WHERE}/{broken} is a link that leads nowhere"):
+        choose_weights(linked, WHERE, None)
+
+
+def test_a_shard_of_the_index_that_is_a_link_to_nowhere_is_named() -> None:
+    linked = replace(listing("a.safetensors"), broken_links=("b.safetensors", "unused.safetensors"))
+    index = json.dumps({"weight_map": {"t": "a.safetensors", "u": "b.safetensors"}}).encode()
+    with pytest.raises(BadModelFiles, match=r"/b\.safetensors is a link that leads nowhere\."):
+        choose_weights(linked, WHERE, index)
+
+
+def test_a_link_to_nowhere_that_is_not_needed_does_no_harm() -> None:
+    linked = replace(listing("model.safetensors"), broken_links=("adapter.safetensors", "README.md"))
+    assert [item.name for item in choose_weights(linked, WHERE, None)] == ["model.safetensors"]
+    assert choose_metadata(linked, WHERE).metadata == ()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_metadata_that_is_a_link_to_nowhere_is_named(name: str) -> None:
+    with pytest.raises(BadModelFiles, match=f"{WHERE}/{name} is a link that leads nowhere"):
+        choose_metadata(replace(listing(), broken_links=(name,)), WHERE)
 
 
 def test_the_only_safetensors_file_is_the_weights() -> None:

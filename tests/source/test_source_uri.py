@@ -7,10 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.source.uri import BadSource, ModelSource, parse_source
+from tests.profiles import examples
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=150)
+SEEDED = settings(max_examples=examples(150))
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{2,20}", fullmatch=True)
-PREFIXES = st.text(st.characters(codec="utf-8"), max_size=20).map(lambda text: text.strip("/"))
+PREFIXES = (
+    st.text(st.characters(codec="utf-8"), max_size=20)
+    .map(lambda text: text.strip("/"))
+    .filter(lambda text: {".", ".."}.isdisjoint(text.split("/")))
+)
 
 
 @SEEDED
@@ -70,6 +75,17 @@ def test_a_uri_without_a_bucket_is_refused(text: str) -> None:
 def test_a_bucket_that_cannot_be_one_is_refused(text: str) -> None:
     with pytest.raises(BadSource, match="characters that no bucket's name has"):
         parse_source(text)
+
+
+@pytest.mark.parametrize("prefix", ["..", ".", "a/../b", "a/./b", "../a", "a/.."])
+def test_a_prefix_with_dots_for_a_segment_is_refused(prefix: str) -> None:
+    with pytest.raises(BadSource, match="between slashes"):
+        parse_source(f"s3://bucket/{prefix}")
+
+
+@pytest.mark.parametrize("prefix", ["...", "a/..b", ".a", "a..b/c."])
+def test_dots_within_a_segment_are_part_of_the_key(prefix: str) -> None:
+    assert parse_source(f"s3://bucket/{prefix}").prefix == prefix
 
 
 def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:

@@ -207,6 +207,43 @@ def test_a_listener_that_never_answers_ends_in_an_error(scheme: str, monkeypatch
     assert "No byte came for 0.25 s" in str(caught.value) or "timed out" in str(caught.value)
 
 
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b"+", b"\x15\x03\x01\x00\x02\x02\x46"])
+def test_a_port_that_speaks_something_else_is_told_at_once(greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        connection = HttpConnection(Endpoint("http", "127.0.0.1", other.getsockname()[1]), stall_timeout_s=30)
+        accepted: list[socket.socket] = []
+
+        def greet() -> None:
+            accepted.append(other.accept()[0])
+            accepted[0].sendall(greeting)  # and stays open
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(TransientError, match="The answer is not valid HTTP: it begins with ") as caught:
+            connection.request("/", HOST)
+        thread.join()
+        accepted[0].close()
+    assert "AWS_ENDPOINT_URL" in caught.value.remedy
+
+
+def test_a_head_that_comes_byte_by_byte_is_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def answer() -> None:
+            peer, _ = slow.accept()
+            with peer:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for byte in b"HTTP/1.1 204 No Content\r\n\r\n":
+                    peer.sendall(bytes([byte]))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        connection = HttpConnection(Endpoint("http", "127.0.0.1", slow.getsockname()[1]))
+        assert connection.request("/", HOST).status == 204
+        connection.close()
+        thread.join()
+
+
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".invalid", "x..y"])
 def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
     with pytest.raises(Unreachable, match="cannot be found"):

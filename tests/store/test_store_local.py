@@ -8,7 +8,7 @@ import pytest
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import ModelSource, parse_source
 from headrace.store.base import Target, open_store, read_range, read_whole
-from headrace.store.errors import Changed, NotFound, Truncated
+from headrace.store.errors import Changed, NotFound, TransientError, Truncated
 from headrace.store.local import LocalReader, LocalStore
 
 
@@ -36,11 +36,24 @@ def test_files_and_folders_are_listed_by_name(folder: Path) -> None:
     assert listing.folders == ("sub",)
 
 
-def test_a_linked_file_is_listed_with_its_targets_size_and_a_dangling_one_is_not(folder: Path) -> None:
+def test_a_linked_file_is_listed_with_its_targets_size(folder: Path) -> None:
     (folder / "link.bin").symlink_to(folder / "b.bin")
-    (folder / "dangling").symlink_to(folder / "nothing")
     assert item_of(folder, "link.bin").size_bytes == 100
-    assert store_of(folder).list().find("dangling") is None
+
+
+def test_links_that_lead_nowhere_are_told_apart_from_files(folder: Path) -> None:
+    (folder / "dangling").symlink_to(folder / "nothing")
+    (folder / "circle").symlink_to(folder / "circle")
+    listing = store_of(folder).list()
+    assert listing.broken_links == ("circle", "dangling")
+    assert [item.name for item in listing.objects] == ["a.json", "b.bin"]
+
+
+def test_a_link_to_what_may_not_be_looked_at_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever runs the tests may be root, to whom nothing is forbidden: a name that is too long fails alike.
+    (folder / "model.safetensors").symlink_to("x" * 300)
+    with pytest.raises(TransientError, match=r"/model\.safetensors: .*name too long"):
+        store_of(folder).list()
 
 
 def test_a_name_that_is_not_utf8_can_be_told_and_its_file_read(folder: Path) -> None:

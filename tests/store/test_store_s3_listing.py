@@ -14,8 +14,9 @@ from headrace.store.s3_listing import NotAListing, is_weak, normal_etag, parse_p
 from tests.faults import server as faults
 from tests.faults.opening import SECRET, only_object, store_of
 from tests.faults.server import FaultServer, Stored, error_answer, fault_server, head_bytes, list_answer
+from tests.profiles import examples
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=120)
+SEEDED = settings(max_examples=examples(120))
 pytestmark = pytest.mark.timeout(60)
 
 

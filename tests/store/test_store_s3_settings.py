@@ -6,7 +6,7 @@ import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 
-from headrace.store.errors import BadEndpoint, NoCredentials
+from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
 from headrace.store.s3 import S3Connection
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 
@@ -74,6 +74,23 @@ def test_credentials_in_an_endpoint_are_refused_and_not_repeated(endpoint: str) 
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://h:1/?token=hush", "http://h:1/hush", "h:1?token=hush", "http://[::1?x=hush", "http://h#://hush"],
+)
+def test_a_path_or_query_in_an_endpoint_is_refused_and_not_repeated(endpoint: str) -> None:
+    with pytest.raises(BadEndpoint) as caught:
+        resolve(AWS_ENDPOINT_URL=endpoint)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("region", ["us east-1", "us-east-1/", "-", "7", "a" * 64, "é"])
+def test_a_region_that_cannot_be_one_is_refused_with_the_variable_it_came_from(region: str) -> None:
+    with pytest.raises(WrongRegion, match=r"AWS_REGION: .* cannot be the name of a region") as caught:
+        resolve(AWS_REGION=region, AWS_ENDPOINT_URL="http://h:1")
+    assert "us-east-1" in caught.value.remedy
+
+
 def test_a_ca_bundle_that_does_not_exist_is_refused() -> None:
     with pytest.raises(BadEndpoint, match="from AWS_CA_BUNDLE does not exist"):
         resolve(AWS_CA_BUNDLE="/no/such.pem")
@@ -101,6 +118,16 @@ def test_a_profile_gives_what_the_variables_do_not(files: Path, monkeypatch: pyt
     assert (settings.endpoint_url, settings.region) == ("http://lab:9000", "eu-north-1")
     assert settings.frozen_credentials().access_key == "AKLAB"
     assert resolve(files, AWS_PROFILE="lab", AWS_REGION="x").region == "x"
+
+
+@pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"])
+def test_a_profile_that_does_not_exist_is_told_even_where_variables_say_all(
+    variable: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {variable: "nope", "AWS_REGION": "x", "AWS_ENDPOINT_URL": "http://h:1", **KEYS}
+    monkeypatch.setenv(variable, "nope")
+    with pytest.raises(NoCredentials, match=r"profile .nope. could not be found"):
+        resolve(files, **said)
 
 
 def test_a_config_file_that_does_not_parse_is_told(files: Path) -> None:

@@ -1,12 +1,11 @@
 """A target hands out the right rest of the right view, however the bytes come."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.store.base import Target
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=8), st.data())
 def test_bytes_that_come_in_any_portions_fill_the_views_in_order(
     lengths: list[int], data: st.DataObject

@@ -14,10 +14,10 @@ from botocore.session import Session
 
 from headrace.demo.store import READ_ONLY, SeaweedStore, new_identity, start_store
 from headrace.source.uri import ModelSource, parse_source
-from headrace.store.errors import AccessDenied, BadEndpoint, BadSignature, NotFound, TlsError
+from headrace.store.errors import AccessDenied, BadEndpoint, BadSignature, NotFound, TlsError, Unsupported
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 from headrace.store.upload import CHECKSUM_KEY, PART_BYTES, FileChanged, sha256_of, upload_files
-from headrace.store.upload_plan import find_files, upload_stages
+from headrace.store.upload_plan import BadFileName, find_files, upload_stages
 
 
 @pytest.fixture
@@ -182,6 +182,26 @@ def test_a_linked_file_is_followed(folder: Path, tmp_path: Path) -> None:
     assert find_files(folder).files[-1].size_bytes == 12
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe.bin", b"a\nb.txt", b"\x7f", "\x85".encode()])
+def test_a_name_that_no_key_can_hold_is_refused_and_told(folder: Path, name: bytes) -> None:
+    with open(os.fsencode(folder) + b"/" + name, "wb"):
+        pass
+    with pytest.raises(BadFileName, match="it cannot be the key of an object") as caught:
+        find_files(folder)
+    assert str(caught.value).isprintable()
+
+
+def test_odd_names_of_what_is_left_out_can_be_printed(folder: Path) -> None:
+    os.mkdir(os.fsencode(folder) + b"/.\xff")  # noqa: PTH102 - Path takes no bytes
+    assert find_files(folder).left_out == (".\\xff/",)
+
+
+def test_links_that_lead_nowhere_are_left_out(folder: Path) -> None:
+    (folder / "dangling").symlink_to(folder / "nothing")
+    (folder / "circle").symlink_to(folder / "circle")
+    assert find_files(folder).left_out == ("circle", "dangling")
+
+
 def test_ctrl_c_leaves_neither_parts_nor_a_config(
     folder: Path, settings: S3Settings, client: Any, destination: ModelSource
 ) -> None:
@@ -295,6 +315,50 @@ def test_a_missing_bucket_is_made_when_asked_for(folder: Path, settings: S3Setti
     files = find_files(folder).files
     assert upload_files(files, destination, settings, create_bucket=True).bucket_created
     assert not upload_files(files, destination, settings, create_bucket=True).bucket_created
+
+
+@pytest.mark.parametrize("bucket", ["My_Bucket", "x", "dots..dots"])
+def test_a_bucket_that_no_store_makes_is_told_with_the_rule(
+    bucket: str, folder: Path, settings: S3Settings
+) -> None:
+    files = find_files(folder).files
+    with pytest.raises(NotFound, match=bucket.replace(".", r"\.")) as caught:
+        upload_files(files, parse_source(f"s3://{bucket}/m"), settings, create_bucket=True)
+    assert "3 to 63 lower-case letters" in caught.value.remedy
+
+
+def test_a_bucket_name_that_is_refused_without_a_word_is_told_with_the_rule(folder: Path) -> None:
+    # Amazon answers the HEAD for such a bucket with a bare 400, which no store at hand does.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1 << 16)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": url}
+        with pytest.raises(NotFound, match=r"No bucket can have this name\. \(HTTP 400\)"):
+            upload_files(
+                find_files(folder).files,
+                parse_source("s3://My_Bucket/m"),
+                resolve_s3_settings(keys),
+                create_bucket=True,
+            )
+        thread.join()
+
+
+def test_a_store_that_lists_the_objects_elsewhere_is_told(
+    folder: Path, settings: S3Settings, destination: ModelSource
+) -> None:
+    # SeaweedFS takes // for /, so that what is pushed to a//b would never be found there.
+    doubled = parse_source(f"s3://{destination.bucket}//a//b/")
+    with pytest.raises(Unsupported, match="it takes // for /") as caught:
+        upload_files(find_files(folder).files, doubled, settings)
+    assert f"s3://{destination.bucket}/a/b." in caught.value.remedy
 
 
 def test_a_wrong_secret_is_told_without_showing_it(

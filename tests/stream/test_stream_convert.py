@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from headrace.stream.convert import CONVERTIBLE, CannotConvert, check_convertible, convert
 from headrace.stream.header import DTYPE_BITS
+from tests.profiles import examples
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=150)
+SEEDED = settings(max_examples=examples(150))
 TORCH = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PAIRS = [(source, dtype) for source in CONVERTIBLE for dtype in CONVERTIBLE if source != dtype]
 

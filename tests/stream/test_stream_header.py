@@ -19,9 +19,10 @@ from headrace.stream.header import (
     header_length,
     parse_header,
 )
+from tests.profiles import examples
 
 WHERE = "s3://bucket/model/model.safetensors"
-SEEDED = settings(derandomize=True, deadline=None, max_examples=120)
+SEEDED = settings(max_examples=examples(120))
 Entries = dict[str, Any]
 
 

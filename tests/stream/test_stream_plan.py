@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from headrace.stream.header import DTYPE_BITS
 from headrace.stream.plan import Placement, plan_reads
+from tests.profiles import examples
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=120)
+SEEDED = settings(max_examples=examples(120))
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 

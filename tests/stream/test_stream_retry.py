@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.store.errors import (
@@ -17,10 +17,7 @@ from headrace.store.errors import (
 )
 from headrace.stream.retry import LONGEST_RETRY_AFTER_S, RetryPolicy, persistently
 
-SEEDED = settings(derandomize=True, deadline=None)
 
-
-@SEEDED
 @given(st.integers(1, 5_000), st.floats(0, 10), st.floats(0, 100), st.integers(0, 9))
 def test_the_back_off_doubles_up_to_its_bound_and_never_falls_below_half(
     failures: int, first_s: float, longest_s: float, seed: int
@@ -30,7 +27,6 @@ def test_the_back_off_doubles_up_to_its_bound_and_never_falls_below_half(
     assert full / 2 <= policy.delay_s(failures, None, random.Random(seed)) <= full
 
 
-@SEEDED
 @given(st.floats(allow_nan=False), st.integers(1, 100))
 def test_a_stores_wish_is_honoured_up_to_a_minute(wish_s: float, failures: int) -> None:
     delay_s = RetryPolicy().delay_s(failures, wish_s, random.Random(0))
