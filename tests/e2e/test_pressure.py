@@ -67,14 +67,14 @@ def until_requests(server: Server, count: int) -> None:
 def test_requests_that_outgrow_the_pool_together_get_the_texts_they_get_alone(
     small: Server, tiny_reference: PreTrainedModel
 ) -> None:
-    # Prompts of three pages each are admitted until the 32 pages are full; each of the twelve grows to 15 pages.
-    prompts = [random_ids(tiny_reference, 40, seed=number) for number in range(12)]
+    # Prompts of three pages each are admitted until the 32 pages are full; each of the nine grows to 12 pages.
+    prompts = [random_ids(tiny_reference, 40, seed=number) for number in range(9)]
     options: list[dict[str, Any]] = [
         {},
         {"temperature": 1.0, "top_k": FEW, "seed": 9},
         {"repetition_penalty": 1.2, "frequency_penalty": 0.5},
     ]
-    asked = [body(prompt, 200, **options[number % 3]) for number, prompt in enumerate(prompts)]
+    asked = [body(prompt, 150, **options[number % 3]) for number, prompt in enumerate(prompts)]
     alone = [text(small, each) for each in asked]
     flush(small)
     assert together([partial(text, small, each) for each in asked]) == alone
@@ -82,8 +82,8 @@ def test_requests_that_outgrow_the_pool_together_get_the_texts_they_get_alone(
 
 
 def test_logprobs_outlive_a_retraction(small: Server, tiny_reference: PreTrainedModel) -> None:
-    prompts = [random_ids(tiny_reference, 40, seed=100 + number) for number in range(8)]
-    asked = [body(prompt, 150, logprobs=1, echo=True) for prompt in prompts]
+    prompts = [random_ids(tiny_reference, 40, seed=100 + number) for number in range(6)]
+    asked = [body(prompt, 120, logprobs=1, echo=True) for prompt in prompts]
     alone = [answer(small, COMPLETIONS, each)["choices"][0] for each in asked]
     flush(small)
     contents = together([partial(answer, small, COMPLETIONS, each) for each in asked])
@@ -100,21 +100,21 @@ def test_logprobs_outlive_a_retraction(small: Server, tiny_reference: PreTrained
 def test_a_stream_goes_on_over_a_retraction_without_a_repeated_or_a_lost_token(
     small: Server, tiny_reference: PreTrainedModel
 ) -> None:
-    prompts = [random_ids(tiny_reference, 30, seed=200 + number) for number in range(10)]
+    prompts = [random_ids(tiny_reference, 30, seed=200 + number) for number in range(6)]
 
     def streamed(prompt: list[int]) -> str:
-        parts = chunks(small, COMPLETIONS, body(prompt, 180))
+        parts = chunks(small, COMPLETIONS, body(prompt, 140))
         return "".join(part["choices"][0]["text"] for part in parts)
 
-    alone = [text(small, body(prompt, 180)) for prompt in prompts]
+    alone = [text(small, body(prompt, 140)) for prompt in prompts]
     flush(small)
     assert together([partial(streamed, prompt) for prompt in prompts]) == alone
 
 
 def test_choices_that_do_not_fit_together_are_all_answered(small: Server) -> None:
-    asked = body([8] * 20, 200, n=8, temperature=1.0, top_k=FEW, seed=1)
+    asked = body([8] * 20, 120, n=8, temperature=1.0, top_k=FEW, seed=1)
     told = answer(small, COMPLETIONS, asked)
-    assert told["usage"]["completion_tokens"] == 8 * 200
+    assert told["usage"]["completion_tokens"] == 8 * 120
     assert told["choices"][0]["text"] == text(small, {**asked, "n": 1})
     assert len({item["text"] for item in told["choices"]}) == 8
 
