@@ -1,11 +1,11 @@
 """What many tests share: a real object store, the real small model, and surroundings without surprises."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from hypothesis import is_hypothesis_test
 
 from headrace.demo.model import prepare_smollm2
@@ -54,30 +54,14 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
 
 @pytest.fixture(scope="session")
 def loopback_tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """A self-signed certificate for 127.0.0.1, which is its own CA."""
+    """A certificate for 127.0.0.1, in one file with the CA that signed it."""
     folder = tmp_path_factory.mktemp("tls")
     tls = Tls(folder / "cert.pem", folder / "key.pem")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=127.0.0.1",
-    ]
-    command += [
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-keyout",
-        str(tls.key),
-        "-out",
-        str(tls.certificate),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    for pem in (*certificate.cert_chain_pems, authority.cert_pem):
+        pem.write_to_path(str(tls.certificate), append=True)
+    certificate.private_key_pem.write_to_path(str(tls.key))
     return tls
 
 

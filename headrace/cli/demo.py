@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
-from headrace.cli.interrupts import sigterm_as_interrupt
+from headrace.cli.interrupts import Terminated, sigterm_as_interrupt
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(_facts(server, answer, start_up)), flush=True)
         else:
-            _tell(server, answer, start_up)
+            _tell(server, answer, start_up, stays=not args.once)
         check()
         return 0 if args.once else _stay(server)
 
@@ -155,7 +155,7 @@ def _facts(server: "Server", answer: "Answer", start_up: "StartUp") -> dict[str,
     }
 
 
-def _tell(server: "Server", answer: "Answer", start_up: "StartUp") -> None:
+def _tell(server: "Server", answer: "Answer", start_up: "StartUp", *, stays: bool) -> None:
     from headrace.cli.progress import decimal_size
 
     width = max((len(name) for name, _, _ in start_up.phases), default=0)
@@ -166,6 +166,9 @@ def _tell(server: "Server", answer: "Answer", start_up: "StartUp") -> None:
     print(
         f"First token {seconds:.2f} s after exec; {decimal_size(start_up.bytes_streamed)} streamed from the bucket."
     )
+    if not stays:
+        print("\nTo talk to it, run `headrace demo` (in a clone: `make demo`): it stays up until Ctrl-C.")
+        return
     body = json.dumps({"model": server.model, "messages": [{"role": "user", "content": "What is 2+2?"}]})
     print(f"""
 Talk to it:
@@ -178,6 +181,8 @@ def _stay(server: "Server") -> int:
     _say("Ctrl-C ends the server and the store.")
     try:
         code = server.process.wait()
+    except Terminated:
+        raise  # nothing is said: the terminal may be gone
     except KeyboardInterrupt:
         _say("Ending the server and the store")
         return 0

@@ -31,7 +31,7 @@ def start_child(
     that lives as long as the child should. Descriptors in `inherited_files` stay open in the child.
     """
     # An exception that a signal handler raises inside a fork is dropped by Python's own at-fork callbacks.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     process = None
     try:
         process = subprocess.Popen(

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from headrace.demo.child import end_child, start_child
+from headrace.demo.leftovers import RUN_DIR_PREFIX, Leftovers, leftovers_of, recall, remember
 from headrace.demo.ports import free_ports
 from headrace.errors import HeadraceError
 
@@ -33,7 +34,6 @@ READ_ONLY = ("Read", "List")
 # `weed mini` has its worker dial the admin service at this distance, whatever -admin.port.grpc says.
 _GRPC_OFFSET = 10_000
 _LOG_TAIL_LINES = 15
-_RUN_DIR_PREFIX = "headrace-store-"
 # Its volume service waits up to half a minute for connections of its own gateway to fall idle. By then all is
 # written: what was acknowledged is in the files, as a test shows, so that killing it loses nothing.
 _STOP_TIMEOUT_S = 3.0
@@ -60,7 +60,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificate and key (PEM) for https; the certificate must be valid for 127.0.0.1 and be its own CA."""
+    """Certificate and key (PEM) for https; the certificate's file must hold its CA too, and be valid for 127.0.0.1."""
 
     certificate: Path
     key: Path
@@ -87,7 +87,7 @@ class SeaweedStore:
         endpoint_url: str,
         administrator: Identity,
         data_dir: Path,
-        run_dir: Path,
+        leftovers: Leftovers,
         lock: IO[str],
         tls: Tls | None,
     ) -> None:
@@ -97,7 +97,7 @@ class SeaweedStore:
         self.data_dir = data_dir
         self.pid = process.pid
         self._process = process
-        self._run_dir = run_dir
+        self._leftovers = leftovers
         self._lock = lock
         self._tls = tls
 
@@ -117,13 +117,13 @@ class SeaweedStore:
 
     def log_tail(self) -> str:
         """The last lines that the store wrote."""
-        return _log_tail(self._run_dir)
+        return _log_tail(self._leftovers.run_dir)
 
     def stop(self) -> None:
         """End the store; what was put into it is on disk. A second call does nothing."""
         end_child(self._process, timeout_s=_STOP_TIMEOUT_S)
+        self._leftovers.remove()
         self._lock.close()
-        shutil.rmtree(self._run_dir, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -156,12 +156,12 @@ def start_store(
     weed = weed_binary()
     data_dir.mkdir(parents=True, exist_ok=True)
     lock = _lock_folder(data_dir)
-    run_dir = Path(tempfile.mkdtemp(prefix=_RUN_DIR_PREFIX))
+    run_dir = Path(tempfile.mkdtemp(prefix=RUN_DIR_PREFIX))
     try:
         administrator = new_identity("administrator", ("Admin", "Read", "List", "Tagging", "Write"))
         _write_identities(run_dir / "s3.json", (administrator, *identities))
-        _forget_previous_run(data_dir, lock, run_dir)
-        command, endpoint_url = _command(weed, data_dir, run_dir, tls)
+        command, endpoint_url, leftovers = _command(weed, data_dir, run_dir, tls)
+        _forget_previous_run(data_dir, lock, leftovers)
         with open(run_dir / "weed.log", "wb") as log:
             # Not for this store: the user's own SeaweedFS settings (~/.seaweedfs, WEED_*, S3_*) and AWS keys.
             environment = {"HOME": str(run_dir), "TMPDIR": str(run_dir), "PATH": os.environ.get("PATH", "")}
@@ -175,7 +175,7 @@ def start_store(
                 inherited_files=[lock.fileno()],
                 death_signal=signal.SIGKILL,
             )
-        store = SeaweedStore(process, endpoint_url, administrator, data_dir, run_dir, lock, tls)
+        store = SeaweedStore(process, endpoint_url, administrator, data_dir, leftovers, lock, tls)
     except BaseException:
         lock.close()
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -217,21 +217,17 @@ def _lock_folder(data_dir: Path) -> IO[str]:
     return lock
 
 
-def _forget_previous_run(data_dir: Path, lock: IO[str], run_dir: Path) -> None:
+def _forget_previous_run(data_dir: Path, lock: IO[str], leftovers: Leftovers) -> None:
     # Its flags, which would come back wherever we give none.
     (data_dir / "mini.options").unlink(missing_ok=True)
     # The master's state, named after a port that is not used again; volumes report themselves to a new one.
     for state in data_dir.glob("m[0-9]*"):
         shutil.rmtree(state)
-    # Its temporary folder, if it was killed; the lock file remembers the last one.
-    lock.seek(0)
-    previous = Path(lock.read().strip())
-    if previous.name.startswith(_RUN_DIR_PREFIX) and previous.parent == run_dir.parent:
-        shutil.rmtree(previous, ignore_errors=True)
-    lock.seek(0)
-    lock.truncate()
-    lock.write(str(run_dir))
-    lock.flush()
+    # What it left elsewhere, if it was killed.
+    previous = recall(lock, leftovers.run_dir.parent)
+    if previous is not None:
+        previous.remove()
+    remember(lock, leftovers)
 
 
 def _write_identities(path: Path, identities: Sequence[Identity]) -> None:
@@ -250,8 +246,8 @@ def _write_identities(path: Path, identities: Sequence[Identity]) -> None:
         json.dump(content, file)
 
 
-def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tuple[list[str], str]:
-    """The command line, and the URL under which it will answer."""
+def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tuple[list[str], str, Leftovers]:
+    """The command line, the URL under which it will answer, and what it makes outside `data_dir`."""
     s3, s3_grpc, s3_https, master, master_grpc, filer, filer_grpc, volume, volume_grpc, admin = free_ports(
         10, also_at_offset=_GRPC_OFFSET
     )
@@ -288,7 +284,15 @@ def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tupl
         flags["s3.cert.file"] = tls.certificate.resolve()
         flags["s3.key.file"] = tls.key.resolve()
         endpoint_url = f"https://127.0.0.1:{s3_https}"
-    return [str(weed), "mini", *(f"-{name}={value}" for name, value in flags.items())], endpoint_url
+    grpc_ports = {
+        "master": master_grpc,
+        "volume": volume_grpc,
+        "filer": filer_grpc,
+        "s3": s3_grpc,
+        "admin": admin + _GRPC_OFFSET,
+    }
+    command = [str(weed), "mini", *(f"-{name}={value}" for name, value in flags.items())]
+    return command, endpoint_url, leftovers_of(run_dir, grpc_ports)
 
 
 def _wait_until_answering(

@@ -13,7 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.cli.demo import _tell
 from headrace.cli.main import main
+from headrace.demo.serving import Answer, Server, StartUp
 
 WEIGHT_BYTES = 269_030_016  # 134,515,008 parameters in bf16
 
@@ -96,18 +98,35 @@ def test_ctrl_c_ends_all_that_was_started(place: Place) -> None:
     assert list(place.temporary.iterdir()) == []
 
 
-def test_sigterm_while_the_model_loads_ends_all_that_was_started(place: Place) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_model_loads_ends_all_that_was_started(
+    number: signal.Signals, place: Place
+) -> None:
     demo = subprocess.Popen(
         command("--once"), env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     read_until(demo, "headrace serve")
     started = psutil.Process(demo.pid).children(recursive=True)
     assert started
-    demo.terminate()
+    demo.send_signal(number)
     demo.communicate(timeout=60)
     assert demo.returncode == 143
     assert not any(process.is_running() for process in started)
     assert list(place.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("stays", "shown"), [(True, "curl -s http://127.0.0.1:7/v1"), (False, "`headrace demo`")]
+)
+def test_only_a_server_that_stays_is_offered_for_a_talk(
+    stays: bool, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = subprocess.Popen(["true"])
+    done.wait()
+    _tell(Server(done, "m", 7, 0.0), Answer("Paris", 1.0), StartUp((("list", 0.0, 0.1),), 5), stays=stays)
+    text = capsys.readouterr().out
+    assert shown in text
+    assert ("curl" in text) == stays
 
 
 def read_until(demo: subprocess.Popen[str], text: str) -> list[str]:

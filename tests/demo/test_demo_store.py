@@ -106,6 +106,39 @@ def holds(path: Path, text: str) -> bool:
     return text.encode() in path.read_bytes()
 
 
+def ports_of(command: list[str]) -> set[str]:
+    """The ports for gRPC that a store was given."""
+    return {flag.partition("=")[2] for flag in command if ".port.grpc=" in flag}
+
+
+def sockets_of(ports: set[str]) -> list[Path]:
+    """The sockets in /tmp that a store with these ports has made."""
+    return [
+        path for path in Path("/tmp").glob("seaweedfs-*-grpc-*.sock") if path.stem.rpartition("-")[2] in ports
+    ]
+
+
+def test_its_sockets_go_with_the_store(tmp_path: Path) -> None:
+    with start_store(tmp_path) as store:
+        ports = ports_of(psutil.Process(store.pid).cmdline())
+        assert len(ports) == 5
+        assert sockets_of(ports)
+    assert sockets_of(ports) == []
+
+
+def test_a_socket_that_another_store_listens_on_by_now_is_left_alone(tmp_path: Path) -> None:
+    from headrace.demo.leftovers import Leftovers
+
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as listening:
+        gone.bind(str(dead))
+        listening.bind(str(alive))
+        listening.listen()
+        Leftovers(tmp_path / "none", (dead, alive, tmp_path / "never made")).remove()
+    assert not dead.exists()
+    assert alive.is_socket()
+
+
 def test_nothing_listens_beyond_loopback(seaweed: SeaweedStore) -> None:
     listening = [
         connection.laddr.ip
@@ -138,13 +171,17 @@ def test_a_store_whose_starter_is_killed_ends_and_the_next_one_tidies_up(
     )
     assert starter.stdout is not None
     store = psutil.Process(int(starter.stdout.readline()))
+    command = store.cmdline()
     starter.kill()
     starter.communicate()
     store.wait(timeout=30)
     assert len(list(temporary.iterdir())) == 1
+    left = sockets_of(ports_of(command))
+    assert left
     with start_store(data):
         pass
     assert list(temporary.iterdir()) == []
+    assert sockets_of(ports_of(command)) == []
 
 
 def test_the_folder_stays_locked_as_long_as_the_store_lives(tmp_path: Path) -> None:
