@@ -26,7 +26,10 @@ class PrefillPace:
         """Prompt tokens that the next step may compute, at least one."""
         if not somebody_waits or self._token_s is None:
             return self._limit
-        fit = int((self._goal_s - self._base_s) / self._token_s)
+        # Where a step without a prompt takes most of the goal already, the prompt still gets as much time as that:
+        # else it would crawl, paying the base again and again.
+        spare_s = max(self._goal_s - self._base_s, self._base_s)
+        fit = int(spare_s / self._token_s)
         return max(min(_LEAST_TOKENS, self._limit), min(self._limit, fit))
 
     def observe(self, *, prefill_tokens: int, decodes: int, seconds: float) -> None:
@@ -40,5 +43,6 @@ class PrefillPace:
         if prefill_tokens < min(_LEAST_TOKENS, self._limit):
             return
         # A base that was learned while the machine was busier must not make tokens look free.
-        cost = max(seconds - self._base_s, seconds / 4) / prefill_tokens
+        self._base_s = min(self._base_s, seconds / 2)
+        cost = (seconds - self._base_s) / prefill_tokens
         self._token_s = cost if self._token_s is None else _MEMORY * self._token_s + (1 - _MEMORY) * cost

@@ -51,8 +51,8 @@ def test_a_base_from_busier_times_does_not_make_tokens_look_free() -> None:
     pace = PrefillPace(512, goal_s=0.08)
     for _ in range(50):
         pace.observe(prefill_tokens=0, decodes=8, seconds=0.07)
-    pace.observe(prefill_tokens=64, decodes=8, seconds=0.06)
-    assert pace.budget(somebody_waits=True) < 64
+    pace.observe(prefill_tokens=64, decodes=8, seconds=0.06)  # 30 ms and 64 tokens in as much
+    assert pace.budget(somebody_waits=True) == 106
 
 
 def test_a_slow_machine_still_gets_on() -> None:
@@ -67,3 +67,11 @@ def test_the_limit_is_never_exceeded() -> None:
     assert pace.budget(somebody_waits=True) == 8
     pace.observe(prefill_tokens=1000, decodes=0, seconds=0.001)
     assert pace.budget(somebody_waits=True) == 8
+
+
+def test_where_decoding_alone_exceeds_the_goal_a_prompt_gets_as_much_time_as_it() -> None:
+    pace = PrefillPace(512, goal_s=0.08)
+    for _ in range(50):
+        pace.observe(prefill_tokens=0, decodes=8, seconds=0.2)
+    pace.observe(prefill_tokens=100, decodes=8, seconds=0.4)  # 2 ms a token
+    assert pace.budget(somebody_waits=True) in (99, 100)
