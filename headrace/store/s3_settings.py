@@ -198,7 +198,9 @@ def _profile() -> dict[str, str]:
         services: dict[str, Any] = session.full_config.get("services", {})
     except ProfileNotFound as error:
         raise NoCredentials(
-            "AWS_PROFILE", str(error), remedy="Name a profile of ~/.aws/config or unset AWS_PROFILE."
+            "AWS_PROFILE",
+            f"The profile that is named does not exist: {error}.",
+            remedy="Name a profile of ~/.aws/config or unset AWS_PROFILE.",
         ) from None
     except BotoCoreError as error:
         raise NoCredentials(
