@@ -15,6 +15,7 @@ from headrace.store.s3_settings import resolve_s3_settings
 from headrace.store.upload import upload_files
 from headrace.store.upload_plan import find_files
 from tests.downloads import cached_folder
+from tests.identities import NOBODY, READER
 from tests.profiles import use_profile
 
 # On busy cores torch's threads would spin for each other. Read when torch is loaded, which nothing above does.
@@ -47,8 +48,11 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
-    """A running SeaweedFS without buckets; `environment()` has the variables that lead there."""
-    with start_store(tmp_path_factory.mktemp("seaweed")) as store:
+    """A running SeaweedFS without buckets; `environment()` has the variables that lead there.
+
+    Starting and ending a store takes seconds: one of their own is for tests that do something to the store.
+    """
+    with start_store(tmp_path_factory.mktemp("seaweed"), identities=[READER, NOBODY]) as store:
         yield store
 
 

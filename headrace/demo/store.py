@@ -36,7 +36,7 @@ _GRPC_OFFSET = 10_000
 _LOG_TAIL_LINES = 15
 # Its volume service waits up to half a minute for connections of its own gateway to fall idle. By then all is
 # written: what was acknowledged is in the files, as a test shows, so that killing it loses nothing.
-_STOP_TIMEOUT_S = 3.0
+_STOP_TIMEOUT_S = 1.5
 
 
 class StoreNotStarted(HeadraceError):

@@ -2,20 +2,23 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from headrace.cli.demo import _tell
+from headrace.cli.demo import _tell, fill_store
 from headrace.cli.main import main
 from headrace.demo.serving import Answer, Server, StartUp
+from headrace.demo.store import start_store
 
 WEIGHT_BYTES = 269_030_016  # 134,515,008 parameters in bf16
 
@@ -42,8 +45,21 @@ def command(*args: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> Place:
+    """The model is fetched by other tests too: here the demo's own code puts their copy into the store."""
     cache, temporary = tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("tmp")
+    with pytest.MonkeyPatch.context() as patch, start_store(cache / "demo") as store:
+        patch.setattr("headrace.demo.model.prepare_smollm2", partial(copy_files, smollm2_folder))
+        fill_store(store)
+    return first_answer(cache, temporary)
+
+
+def copy_files(source: Path, folder: Path) -> None:
+    for path in source.iterdir():
+        shutil.copyfile(path, folder / path.name)
+
+
+def first_answer(cache: Path, temporary: Path) -> Place:
     result = subprocess.run(
         command("--once", "--json", "--prompt", "The capital of France is"),
         env=environment(cache, temporary),
@@ -71,6 +87,14 @@ def test_json_tells_what_was_measured(place: Place) -> None:
     assert place.first["phases"]
     assert all(seconds >= 0 for seconds in place.first["phases"].values())
     assert place.first["time_to_first_token_s"] > 0
+
+
+@pytest.mark.soak
+def test_a_demo_that_starts_from_nothing_fetches_the_model(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    place = first_answer(tmp_path / "cache", tmp_path / "tmp")
+    assert "Paris" in place.first["answer"]
+    assert list(place.temporary.iterdir()) == []
 
 
 def test_weights_are_in_the_stores_data_folder_and_nowhere_else(place: Place) -> None:

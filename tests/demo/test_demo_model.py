@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from headrace.demo.gguf_checkpoint import checkpoint_name, unpermute
-from headrace.demo.model import ModelNotFetched, convert_smollm2, fetch_gguf, prepare_smollm2
+from headrace.demo.model import ModelNotFetched, fetch_gguf, prepare_smollm2
 from headrace.demo.safetensors_file import PendingTensor, split_evenly, write_checkpoint
 
 
@@ -107,14 +107,19 @@ def test_every_weight_is_what_transformers_reads_from_the_gguf(gguf_file: Path, 
     assert [name for name in ours if not torch.equal(theirs[name].to(torch.bfloat16), ours[name])] == []
 
 
-def test_several_shards_hold_the_same_tensors(gguf_file: Path, smollm2_folder: Path, tmp_path: Path) -> None:
-    convert_smollm2(gguf_file, tmp_path, shards=3)
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+def test_several_shards_hold_the_same_tensors(tmp_path: Path) -> None:
+    tensors = [
+        pending(f"t{size}", np.random.default_rng(size).standard_normal(size)) for size in range(1, 30)
+    ]
+    for shards in (1, 3):
+        (tmp_path / str(shards)).mkdir()
+        write_checkpoint(tmp_path / str(shards), tensors, shards=shards)
+    index = json.loads((tmp_path / "3" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) == 3
     sharded: dict[str, torch.Tensor] = {}
     for name in set(index["weight_map"].values()):
-        sharded |= load_file(tmp_path / name)
-    single = load_file(smollm2_folder / "model.safetensors")
+        sharded |= load_file(tmp_path / "3" / name)
+    single = load_file(tmp_path / "1" / "model.safetensors")
     assert sharded.keys() == single.keys() == index["weight_map"].keys()
     assert all(torch.equal(sharded[name], single[name]) for name in single)
     assert index["metadata"]["total_size"] == sum(2 * tensor.numel() for tensor in single.values())
@@ -134,7 +139,7 @@ def test_names_are_those_of_a_hugging_face_llama() -> None:
     assert checkpoint_name("blk.12.ffn_gate.weight") == "model.layers.12.mlp.gate_proj.weight"
 
 
-def pending(name: str, values: Sequence[float]) -> PendingTensor:
+def pending(name: str, values: Sequence[float] | np.ndarray[Any, Any]) -> PendingTensor:
     return PendingTensor(name, (len(values),), lambda: np.array(values, dtype=np.float32))
 
 

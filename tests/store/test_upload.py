@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from headrace.demo.store import READ_ONLY, SeaweedStore, new_identity, start_store
+from headrace.demo.store import SeaweedStore
 from headrace.source.uri import ModelSource, parse_source
 from headrace.store.errors import AccessDenied, BadEndpoint, BadSignature, NotFound, TlsError, Unsupported
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 from headrace.store.upload import CHECKSUM_KEY, PART_BYTES, FileChanged, sha256_of, upload_files
 from headrace.store.upload_plan import BadFileName, find_files, upload_stages
+from tests.identities import READER
 
 
 @pytest.fixture
@@ -370,15 +371,10 @@ def test_a_wrong_secret_is_told_without_showing_it(
     assert "a-secret-that-is-wrong" not in str(caught.value)
 
 
-def test_a_reader_may_not_push(folder: Path, tmp_path: Path) -> None:
-    reader = new_identity("reader", READ_ONLY)
-    with start_store(tmp_path / "store", identities=[reader]) as store:
-        owner = resolve_s3_settings(store.environment())
-        destination = parse_source("s3://models/m")
-        files = find_files(folder).files
-        upload_files(files[:1], destination, owner, create_bucket=True)
-        with pytest.raises(AccessDenied, match=r"s3://models/m/model\.safetensors") as caught:
-            upload_files(files, destination, resolve_s3_settings(store.environment(reader)))
+def test_a_reader_may_not_push(folder: Path, seaweed: SeaweedStore, destination: ModelSource) -> None:
+    settings = resolve_s3_settings(seaweed.environment(READER))
+    with pytest.raises(AccessDenied, match=rf"{destination.uri}/model\.safetensors") as caught:
+        upload_files(find_files(folder).files, destination, settings)
     assert "s3:PutObject" in caught.value.remedy
 
 
