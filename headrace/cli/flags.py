@@ -201,8 +201,8 @@ def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
         "--enable-deterministic-inference",
         action="store_true",
         help="give a greedy or seeded request the same text and logprobs, bit for bit, whatever runs beside it, however "
-        "its prompt is cut and whatever the prefix cache holds. On the CPU only; prompts are computed three to four "
-        "times as slowly, answers one and a half to two times. Without it, texts may part where two tokens are almost "
+        "its prompt is cut and whatever the prefix cache holds. On the CPU only; prompts take two to four times as "
+        "long, answers one and a half to three times. Without it, texts may part where two tokens are almost "
         "equally likely",
     )
     group.add_argument(
