@@ -146,10 +146,20 @@ def _fetch_tokenizer(path: str) -> dict[str, bytes]:
     return files
 
 
+def decode_text(data: bytes, where: str) -> str:
+    """The text of a small file, without the byte order mark that some editors write. Raises BadMetadata."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadMetadata(
+            f"{where} is not UTF-8 text (byte {error.start}).", remedy="Save it as UTF-8 and upload it again."
+        ) from None
+
+
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     """A JSON file that must be an object. Raises BadMetadata."""
     try:
-        value = json.loads(data)
+        value = json.loads(decode_text(data, where))
     except (ValueError, RecursionError) as error:
         raise BadMetadata(f"{where} is not valid JSON: {error}.", remedy="Upload it again.") from None
     if not isinstance(value, dict):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.checkpoint import Checkpoint, eos_token_ids, open_checkpoint
+from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, open_checkpoint
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
 from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
 from headrace.engine.timeline import Timeline
@@ -194,9 +194,12 @@ def _context_length(options: EngineOptions, config: DecoderConfig) -> int:
 
 
 def _model_info(checkpoint: Checkpoint, config: DecoderConfig, context_length: int) -> ModelInfo:
+    def text_of(name: str) -> str:
+        return decode_text(checkpoint.files.get(name, b""), f"{checkpoint.where}/{name}")
+
     return ModelInfo(
-        config=checkpoint.files[CONFIG_NAME].decode(),
-        generation_config=checkpoint.files.get(GENERATION_CONFIG_NAME, b"").decode(),
+        config=text_of(CONFIG_NAME),
+        generation_config=text_of(GENERATION_CONFIG_NAME),
         tokenizer_files=dict(checkpoint.tokenizer_files),
         context_length=context_length,
         vocab_size=config.vocab_size,

@@ -16,7 +16,7 @@ from headrace.server.disconnect import WhileConnected
 from headrace.server.errors import invalid
 from headrace.server.generation import Generation, collect, prepare
 from headrace.server.logprobs import chat_logprobs
-from headrace.server.prompts import check_chat, encode_chat
+from headrace.server.prompts import Prompt, check_chat, encode_chat, render_chat
 from headrace.server.protocol import (
     AnswerMessage,
     ChatChoice,
@@ -30,6 +30,7 @@ from headrace.server.protocol import (
     Usage,
 )
 from headrace.server.responses import JsonResponse
+from headrace.server.served_model import ServedModel
 from headrace.server.streaming import stream_answer
 from headrace.server.token_stream import TokenStream
 from headrace.server.unsupported import CHAT_OFF_VALUES, refuse_unsupported
@@ -46,13 +47,18 @@ async def chat_completions(request: Request) -> Response:
     check_chat(wanted)
     plan = chat_plan(wanted)
 
+    async def encode(model: ServedModel) -> Sequence[Prompt]:
+        texts = context.client.texts
+        text = await texts.render(lambda: render_chat(model, wanted))
+        return [await texts.encode(lambda: encode_chat(model, wanted, text), characters=len(text))]
+
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.client.admit():
             generation = await prepare(
                 context.client,
                 wanted,
                 plan,
-                lambda model: [encode_chat(model, wanted)],
+                encode,
                 id_prefix="chatcmpl",
                 default_max_tokens=None,
                 cache_report=context.options.enable_cache_report,

@@ -120,23 +120,32 @@ def stop_strings(request: SamplingRequest) -> list[str]:
     return stops
 
 
-def check_context(
-    prompt_tokens: int, max_tokens: int | None, context_length: int, *, min_tokens: int = 0
+def check_prompt_length(
+    prompt_tokens: int, request: SamplingRequest, context_length: int, param: str, *, at_least: bool = False
 ) -> None:
-    """Raises ApiError 400, with the true numbers, for a prompt that leaves no room for what was asked."""
-    if prompt_tokens + (max_tokens != 0) > context_length:
+    """Raises ApiError 400 for a prompt that leaves no room for an answer.
+
+    `param` is the field that holds the prompt; `at_least`: it may have more tokens than these.
+    """
+    if prompt_tokens + (request.max_tokens != 0) > context_length:
         raise _too_long(
-            f"The prompt has {prompt_tokens} tokens; this model's context length is {context_length} tokens and "
-            "at least one must be left for the answer. Shorten the prompt.",
-            "prompt",
+            f"The prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens; this model's context length is "
+            f"{context_length} tokens and at least one must be left for the answer. Shorten `{param}`.",
+            param,
         )
-    wanted, param = (min_tokens, "min_tokens") if max_tokens is None else (max_tokens, "max_tokens")
+
+
+def check_context(prompt_tokens: int, request: SamplingRequest, context_length: int, param: str) -> None:
+    """Raises ApiError 400, with the true numbers, for a prompt that leaves no room for what was asked."""
+    check_prompt_length(prompt_tokens, request, context_length, param)
+    max_tokens, min_tokens = request.max_tokens, request.min_tokens or 0
+    wanted, limit = (min_tokens, "min_tokens") if max_tokens is None else (max_tokens, "max_tokens")
     if prompt_tokens + wanted > context_length:
         raise _too_long(
             f"The request needs {prompt_tokens + wanted} tokens ({prompt_tokens} in the prompt, {wanted} in "
-            f"`{param}`); this model's context length is {context_length} tokens. Shorten the prompt or lower "
-            f"`{param}` to {context_length - prompt_tokens}.",
-            param,
+            f"`{limit}`); this model's context length is {context_length} tokens. Shorten the prompt or lower "
+            f"`{limit}` to {context_length - prompt_tokens}.",
+            limit,
         )
 
 

@@ -41,12 +41,10 @@ async def completions(request: Request) -> Response:
     prompts = split_prompts(wanted.prompt)
     plan = completion_plan(wanted, len(prompts))
 
-    def encode(model: ServedModel) -> Sequence[Prompt]:
-        return encode_prompts(
-            model,
-            prompts,
-            echo=plan.echo,
-            skip_special_tokens=wanted.skip_special_tokens is not False,
+    async def encode(model: ServedModel) -> Sequence[Prompt]:
+        return await context.client.texts.encode(
+            lambda: encode_prompts(model, wanted, prompts, echo=plan.echo),
+            characters=sum(map(len, prompts)),
         )
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

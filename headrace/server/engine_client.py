@@ -5,7 +5,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from headrace.errors import HeadraceError
@@ -27,6 +26,7 @@ from headrace.ipc.messages import (
 from headrace.server.errors import ApiError, unavailable
 from headrace.server.progress import ProgressMeter
 from headrace.server.served_model import ServedModel
+from headrace.server.text_threads import TextThreads
 from headrace.server.token_stream import TokenStream
 
 _log = logging.getLogger("headrace.engine")
@@ -45,7 +45,7 @@ class EngineClient:
     """What the front knows about its engine. Lives on the event loop.
 
     Attributes:
-        text_pool: where tokenizing and template rendering run.
+        texts: where tokenizing and template rendering run.
         progress: where the load stands.
         model: tokenizer, template and limits; None until the engine has told them.
         ready: the engine's Ready message; None until then.
@@ -59,7 +59,7 @@ class EngineClient:
         self,
         send: Callable[[FrontMessage], bool],
         build_model: Callable[[ModelInfo], ServedModel],
-        text_pool: Executor,
+        texts: TextThreads,
         *,
         load_timeout_s: float = LOAD_TIMEOUT_S,
         max_waiting: int | None = None,
@@ -75,7 +75,7 @@ class EngineClient:
         self._waiting = 0
         self._changed = asyncio.Event()
         self._building: asyncio.Task[None] | None = None
-        self.text_pool = text_pool
+        self.texts = texts
         self.progress = ProgressMeter()
         self.model: ServedModel | None = None
         self.ready: Ready | None = None
@@ -232,9 +232,8 @@ class EngineClient:
                 _log.log(_LEVELS.get(level.upper(), logging.INFO), "%s", text)
 
     async def _build(self, info: ModelInfo) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            self.model = await loop.run_in_executor(self.text_pool, self._build_model, info)
+            self.model = await self.texts.render(lambda: self._build_model(info))
         except HeadraceError as error:
             self.fail(error)
         except Exception as error:

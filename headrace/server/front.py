@@ -5,7 +5,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
 from headrace.server.startup_log import log_startup
+from headrace.server.text_threads import TextThreads
 
 # How long an engine may take to end by itself, and answers to leave, before they are cut off.
 _ENGINE_END_S = 5.0
@@ -29,7 +29,6 @@ _ANSWERS_END_S = 3
 # Between an engine's end and the arrival of its last words.
 _LAST_WORDS_S = 0.5
 _KEEP_ALIVE_S = 75  # longer than proxies keep idle connections, so that they close first
-_TEXT_THREADS = 2
 
 T = TypeVar("T")
 
@@ -52,12 +51,14 @@ def serve(
     address: str,
     engine: EngineProcess,
     signals: Signals,
+    texts: TextThreads,
     chat_template: str | None,
     engine_started_s: float,
 ) -> int:
     """Serve on a listening socket for an engine that has been started; the exit code.
 
-    Raises HeadraceError if the engine cannot serve. The caller ends the engine.
+    Raises HeadraceError if the engine cannot serve. The caller ends the engine, and is left with `texts` that may
+    still be busy.
     """
     configure_logging(options.log_level)
     for note in options.notes:
@@ -65,7 +66,7 @@ def serve(
     channel = FrontChannel(address)
     try:
         return asyncio.run(
-            _serve(options, listener, channel, engine, signals, chat_template, engine_started_s)
+            _serve(options, listener, channel, engine, signals, texts, chat_template, engine_started_s)
         )
     finally:
         channel.close()
@@ -77,6 +78,7 @@ async def _serve(
     channel: FrontChannel,
     engine: EngineProcess,
     signals: Signals,
+    texts: TextThreads,
     chat_template: str | None,
     engine_started_s: float,
 ) -> int:
@@ -84,44 +86,42 @@ async def _serve(
     build = partial(
         build_served_model, chat_template=chat_template, sampling_defaults=options.sampling_defaults
     )
-    with ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text") as text_pool:
-        client = EngineClient(channel.send, build, text_pool, max_waiting=options.engine.max_queued_requests)
-        channel.start(loop, client.receive)
-        server = make_server(client, options, engine_started_s)
-        serving = loop.create_task(server.serve(sockets=[listener]))
-        ended: asyncio.Future[int] = loop.create_future()
-        engine.watch(lambda code: _set_from_thread(loop, ended, code))
-        stop: asyncio.Future[None] = loop.create_future()
-        signals.attach(loop, lambda: _set(stop, None))
-        host, port = listener.getsockname()[:2]
-        _log.info(
-            "Listening on http://%s:%d; the model is loading.", f"[{host}]" if ":" in host else host, port
-        )
-        failed = loop.create_task(client.failed())
-        log = loop.create_task(log_startup(client, engine_started_s))
-        try:
-            await _wait(serving, failed, ended, stop, first=True)
-            if serving.done():
-                serving.result()
-            if stop.done():
-                await _drain(client, ended, options.shutdown_timeout_s)
-            elif not failed.done():
-                await _wait(failed, timeout_s=_LAST_WORDS_S)
-                client.fail(_engine_ended(ended.result()))
-            failure = None if stop.done() else client.failure
-            channel.send(Stop())
-            engine.close_stdin()
-            # An answer that a client does not read is cut off now; uvicorn would report that as a defect.
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            server.should_exit = True
-            await _wait(serving, ended, timeout_s=_ENGINE_END_S)
-        finally:
-            failed.cancel()
-            log.cancel()
-        if failure is not None:
-            raise failure
-        _log.info("Bye.")
-        return 0
+    client = EngineClient(channel.send, build, texts, max_waiting=options.engine.max_queued_requests)
+    channel.start(loop, client.receive)
+    server = make_server(client, options, engine_started_s)
+    serving = loop.create_task(server.serve(sockets=[listener]))
+    ended: asyncio.Future[int] = loop.create_future()
+    engine.watch(lambda code: _set_from_thread(loop, ended, code))
+    stop: asyncio.Future[None] = loop.create_future()
+    signals.attach(loop, lambda: _set(stop, None))
+    host, port = listener.getsockname()[:2]
+    _log.info("Listening on http://%s:%d; the model is loading.", f"[{host}]" if ":" in host else host, port)
+    failed = loop.create_task(client.failed())
+    log = loop.create_task(log_startup(client, engine_started_s))
+    try:
+        await _wait(serving, failed, ended, stop, first=True)
+        if serving.done():
+            serving.result()
+        if stop.done():
+            await _drain(client, ended, options.shutdown_timeout_s)
+        elif not failed.done():
+            await _wait(failed, timeout_s=_LAST_WORDS_S)
+            client.fail(_engine_ended(ended.result()))
+        failure = None if stop.done() else client.failure
+        channel.send(Stop())
+        engine.close_stdin()
+        # An answer that a client does not read is cut off now; uvicorn would report that as a defect.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        server.should_exit = True
+        await _wait(serving, ended, timeout_s=_ENGINE_END_S)
+    finally:
+        failed.cancel()
+        log.cancel()
+        texts.close()
+    if failure is not None:
+        raise failure
+    _log.info("Bye.")
+    return 0
 
 
 def make_server(client: EngineClient, options: ServeOptions, engine_started_s: float = 0.0) -> uvicorn.Server:

@@ -1,10 +1,9 @@
 """The generations of one HTTP request, from checked fields to pieces of text per choice."""
 
-import asyncio
 import copy
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from headrace.ipc.messages import Generate, SamplingParams
-from headrace.server.checks import check_bias_count, check_context, check_sampling, stop_strings
+from headrace.server.checks import check_bias_count, check_sampling, stop_strings
 from headrace.server.choice import ChoiceText, Delta
 from headrace.server.choice_plan import ChoicePlan, choice_seed
 from headrace.server.engine_client import EngineClient
@@ -82,27 +81,20 @@ async def prepare(
     client: EngineClient,
     request: SamplingRequest,
     plan: ChoicePlan,
-    encode: Callable[[ServedModel], Sequence[Prompt]],
+    encode: Callable[[ServedModel], Awaitable[Sequence[Prompt]]],
     *,
     id_prefix: str,
     default_max_tokens: int | None,
     cache_report: bool,
 ) -> Generation:
-    """Check the request, encode its prompts off the loop, and wait for the end of the load.
+    """Check the request, encode its prompts, and wait for the end of the load.
 
-    `default_max_tokens` None means the rest of the context. Raises ApiError.
+    `encode` does so off the loop and checks that they fit. `default_max_tokens` None means the rest of the context. Raises ApiError.
     """
     with client.waiting_for_load():
         model = await client.loaded_model()
         check_sampling(request, model.vocab_size, default_max_tokens=default_max_tokens, can_score=plan.echo)
-        prompts = await asyncio.get_running_loop().run_in_executor(client.text_pool, encode, model)
-        for prompt in prompts:
-            check_context(
-                len(prompt.ids),
-                request.max_tokens,
-                model.context_length,
-                min_tokens=request.min_tokens or 0,
-            )
+        prompts = await encode(model)
         check_bias_count(request, len(prompts) * plan.best_of)
         ready = await client.until_serving()
     from headrace.text.detokenizer import Detokenizer

@@ -2,9 +2,12 @@
 anything does.
 """
 
+import atexit
 import errno
+import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,19 +51,36 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
         engine = EngineProcess(EngineStart(address, options.engine), engine_command)
         try:
             from headrace.server.front import serve
+            from headrace.server.text_threads import TextThreads
 
-            return serve(
-                options,
-                listener=listener,
-                address=address,
-                engine=engine,
-                signals=signals,
-                chat_template=chat_template,
-                engine_started_s=engine_started_s,
-            )
+            texts = TextThreads()
+            code = 1
+            try:
+                code = serve(
+                    options,
+                    listener=listener,
+                    address=address,
+                    engine=engine,
+                    signals=signals,
+                    texts=texts,
+                    chat_template=chat_template,
+                    engine_started_s=engine_started_s,
+                )
+            finally:
+                if texts.busy:
+                    atexit.register(_exit_now, code)
+            return code
         finally:
             engine.kill()
             signals.restore()
+
+
+def _exit_now(code: int) -> NoReturn:
+    """End without waiting for a text that is still being encoded, nor tearing the interpreter down under it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -109,7 +129,7 @@ def _read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         why = error.strerror
     except UnicodeDecodeError:

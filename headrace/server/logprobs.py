@@ -70,8 +70,8 @@ def token_bytes(token_id: int, pieces: "PieceTable") -> list[int] | None:
 
 
 def finite(logprob: float) -> float:
-    """A number for JSON."""
-    return max(logprob, LEAST_LOGPROB)
+    """A number for JSON, which has none for minus infinity, nor for what is not a number."""
+    return max(LEAST_LOGPROB, logprob)  # in this order: NaN is not above it
 
 
 def _chat_token(token_id: int, logprob: TokenLogprob, pieces: "PieceTable") -> ChatTokenLogprob:

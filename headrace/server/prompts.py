@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.server.checks import check_token_ids
+from headrace.server.checks import check_context, check_prompt_length, check_token_ids
 from headrace.server.echo import Echo, echo_ids, echo_text
 from headrace.server.errors import invalid, not_supported_yet
-from headrace.server.protocol import ChatMessage, ChatRequest
+from headrace.server.protocol import ChatMessage, ChatRequest, CompletionRequest, SamplingRequest
 from headrace.server.served_model import ServedModel
+from headrace.server.text_threads import LARGE_TEXT
 
 PROMPTS_AT_MOST = 1024
 
@@ -50,30 +51,32 @@ def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[str | l
 
 
 def encode_prompts(
-    model: ServedModel, prompts: Sequence[str | list[int]], *, echo: bool, skip_special_tokens: bool
+    model: ServedModel, request: CompletionRequest, prompts: Sequence[str | list[int]], *, echo: bool
 ) -> list[Prompt]:
     """Token ids of each prompt, special tokens added to texts only. Raises ApiError 400.
 
-    `skip_special_tokens`: an echo of token ids leaves them out; a text is echoed as it is.
+    An echo of token ids leaves special tokens out as the request says; a text is echoed as it is.
     """
     encoded = []
     for prompt in prompts:
         heard: Echo | None = None
         if isinstance(prompt, str):
-            ids = _encode(model, prompt, "prompt", add_special_tokens=True)
+            ids = _encode(model, request, prompt, "prompt", add_special_tokens=True)
             if echo:
                 heard = echo_text(model.tokenizer, ids, prompt)
         else:
             ids = prompt
+            check_context(len(ids), request, model.context_length, "prompt")
             check_token_ids(ids, model.vocab_size, "prompt")
             if echo:
-                heard = echo_ids(model.tokenizer, ids, skip_special_tokens=skip_special_tokens)
+                skip = request.skip_special_tokens is not False
+                heard = echo_ids(model.tokenizer, ids, skip_special_tokens=skip)
         encoded.append(Prompt(ids, heard))
     return encoded
 
 
-def encode_chat(model: ServedModel, request: ChatRequest) -> Prompt:
-    """Token ids of the rendered conversation. Raises ApiError 400, with the template's own words if it refuses."""
+def render_chat(model: ServedModel, request: ChatRequest) -> str:
+    """The conversation as the prompt's text. Raises ApiError 400, with the template's own words if it refuses."""
     if model.template is None:
         raise invalid(
             "This model has no chat template, so messages cannot be turned into a prompt. Use /v1/completions, "
@@ -86,7 +89,7 @@ def encode_chat(model: ServedModel, request: ChatRequest) -> Prompt:
     if request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
     try:
-        text = model.template.render(
+        return model.template.render(
             template_messages(request.messages),
             add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
@@ -94,7 +97,11 @@ def encode_chat(model: ServedModel, request: ChatRequest) -> Prompt:
         )
     except HeadraceError as error:
         raise invalid(str(error), "messages", "template_error") from None
-    return Prompt(_encode(model, text, "messages", add_special_tokens=False))
+
+
+def encode_chat(model: ServedModel, request: ChatRequest, text: str) -> Prompt:
+    """Token ids of a rendered conversation, which holds its special tokens already. Raises ApiError 400."""
+    return Prompt(_encode(model, request, text, "messages", add_special_tokens=False))
 
 
 def check_chat(request: ChatRequest) -> None:
@@ -152,11 +159,18 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return plain
 
 
-def _encode(model: ServedModel, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+def _encode(
+    model: ServedModel, request: SamplingRequest, text: str, param: str, *, add_special_tokens: bool
+) -> list[int]:
+    if len(text) >= LARGE_TEXT:
+        # Refused by its length where that is enough: encoding it would take long and a great deal of memory.
+        fewest = model.tokenizer.fewest_tokens(text)
+        check_prompt_length(fewest, request, model.context_length, param, at_least=True)
     try:
         ids = model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except HeadraceError as error:
         raise invalid(str(error), param) from None
     if not ids:
         raise invalid(f"`{param}` holds no token; there is nothing to continue.", param, "empty_prompt")
+    check_context(len(ids), request, model.context_length, param)
     return ids

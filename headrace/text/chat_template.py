@@ -128,7 +128,7 @@ class ChatTemplate:
 def _find_sources(files: Mapping[str, bytes], config: TokenizerConfig) -> tuple[str, dict[str, str]] | None:
     if TEMPLATE_FILE in files:
         try:
-            return TEMPLATE_FILE, {"default": files[TEMPLATE_FILE].decode()}
+            return TEMPLATE_FILE, {"default": files[TEMPLATE_FILE].decode("utf-8-sig")}
         except UnicodeDecodeError as error:
             raise TemplateError(
                 f"{TEMPLATE_FILE} is not UTF-8 text (byte {error.start}).",

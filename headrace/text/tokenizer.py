@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.text.pieces import PieceTable
-from headrace.text.tokenizer_config import TOKENIZER_FILE, TokenizerConfig, read_tokenizer_config
+from headrace.text.token_bound import TokenBound, token_bound
+from headrace.text.tokenizer_config import (
+    TOKENIZER_FILE,
+    TokenizerConfig,
+    read_tokenizer_config,
+    without_mark,
+)
 from headrace.text.tokenizer_error import TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
+
+# Characters; about a millisecond's work.
+_LONG_TEXT = 1 << 12
 
 
 class InvalidTextError(HeadraceError):
@@ -44,7 +53,7 @@ class Tokenizer:
         import tokenizers
 
         try:
-            backend = tokenizers.Tokenizer.from_buffer(content)
+            backend = tokenizers.Tokenizer.from_buffer(without_mark(content))
         except ValueError as error:
             raise TokenizerError(
                 f"{TOKENIZER_FILE} cannot be read: {error}.", remedy="Upload the model's file again."
@@ -61,10 +70,18 @@ class Tokenizer:
         already and is encoded without. Raises InvalidTextError for text with lone surrogates.
         """
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) < _LONG_TEXT:
+                return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # `encode` holds the interpreter's lock all the while: seconds in which no other thread runs.
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            return encoding.ids
         except TypeError:
             # The library says only that it wants a str; this says where the text is none it can take.
             raise _invalid_text(text) from None
+
+    def fewest_tokens(self, text: str) -> int:
+        """Tokens that `text` has at the least, by its length; 0 where this vocabulary allows no such claim."""
+        return 0 if self._token_bound is None else self._token_bound.fewest_tokens(text)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`, each in 0 ... 2**32 - 1; ids outside the vocabulary add nothing."""
@@ -92,6 +109,11 @@ class Tokenizer:
         """The ids that `skip_special_tokens` leaves out."""
         added = self._backend.get_added_tokens_decoder()
         return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @cached_property
+    def _token_bound(self) -> TokenBound | None:
+        # When first asked for, as it takes a look at the whole vocabulary.
+        return token_bound(self._backend)
 
     @cached_property
     def pieces(self) -> PieceTable:

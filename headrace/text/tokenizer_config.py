@@ -3,6 +3,7 @@
 The conventions are those of transformers 5 (PreTrainedTokenizerBase._from_pretrained).
 """
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,14 +78,19 @@ class TokenizerConfig:
     chat_template: Any
 
 
+def without_mark(content: bytes) -> bytes:
+    """A file's content without the byte order mark that some editors write."""
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
 def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     """The file's JSON object; {} where there is no such file. Raises TokenizerError if it is anything else."""
     content = files.get(name)
     if content is None:
         return {}
     try:
-        value = msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
+        value = msgspec.json.decode(without_mark(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TokenizerError(
             f"{name} is not valid JSON: {error}.", remedy="Upload the model's file again."
         ) from error

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import httpx
@@ -19,6 +18,7 @@ from headrace.server.launch import bind
 from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
 from headrace.server.startup_log import log_startup
+from headrace.server.text_threads import TextThreads
 
 OPTIONS = ServeOptions(engine=EngineOptions(model="s3://bucket/tiny"), served_model_name="tiny")
 
@@ -71,27 +71,28 @@ def running_front(
             build = partial(
                 build_served_model, chat_template=None, sampling_defaults=options.sampling_defaults
             )
-            with ThreadPoolExecutor(2) as pool:
-                client = EngineClient(
-                    channel.send,
-                    build,
-                    pool,
-                    load_timeout_s=load_timeout_s,
-                    max_waiting=options.engine.max_queued_requests,
-                )
-                channel.start(asyncio.get_running_loop(), client.receive)
-                server = make_server(client, options)
-                end = asyncio.Event()
-                parts.append((client, asyncio.get_running_loop(), end))
-                serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-                log = asyncio.ensure_future(log_startup(client, 0.1))
-                started.set()
-                await end.wait()
-                if client.serving:
-                    await log
-                log.cancel()
-                server.should_exit = True
-                await serving
+            texts = TextThreads()
+            client = EngineClient(
+                channel.send,
+                build,
+                texts,
+                load_timeout_s=load_timeout_s,
+                max_waiting=options.engine.max_queued_requests,
+            )
+            channel.start(asyncio.get_running_loop(), client.receive)
+            server = make_server(client, options)
+            end = asyncio.Event()
+            parts.append((client, asyncio.get_running_loop(), end))
+            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+            log = asyncio.ensure_future(log_startup(client, 0.1))
+            started.set()
+            await end.wait()
+            if client.serving:
+                await log
+            log.cancel()
+            server.should_exit = True
+            await serving
+            texts.close()
             channel.close()
 
         thread = threading.Thread(target=lambda: asyncio.run(serve()))

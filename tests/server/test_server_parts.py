@@ -18,7 +18,7 @@ from headrace.server.engine_process import exit_sentence
 from headrace.server.errors import ApiError
 from headrace.server.launch import bind, process_age_s
 from headrace.server.progress import ProgressMeter
-from headrace.server.protocol import CompletionRequest
+from headrace.server.protocol import CompletionRequest, SamplingRequest
 from headrace.server.sampling import SamplingDefaults, model_defaults, resolve
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
@@ -120,12 +120,12 @@ class TestLimits:
         assert resolved.max_tokens == 90
 
     def test_prompt_and_answer_may_fill_the_context_to_the_last_token(self) -> None:
-        check_context(99, None, 100)
-        check_context(60, 40, 100)
+        check_context(99, SamplingRequest(), 100, "prompt")
+        check_context(60, SamplingRequest(max_tokens=40), 100, "prompt")
         with pytest.raises(ApiError, match="101 tokens"):
-            check_context(60, 41, 100)
+            check_context(60, SamplingRequest(max_tokens=41), 100, "prompt")
         with pytest.raises(ApiError, match="has 100 tokens"):
-            check_context(100, None, 100)
+            check_context(100, SamplingRequest(), 100, "prompt")
 
 
 class TestUnsupportedFields:
