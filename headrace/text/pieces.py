@@ -6,7 +6,7 @@ into what can be said of each token alone (a Piece) and the little that depends 
 """
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,11 +116,6 @@ def _byte_alphabet() -> dict[str, int]:
 
 _BYTE_OF_CHARACTER = _byte_alphabet()
 _CHARACTER_OF_BYTE = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
-
-
-def byte_level_alphabet() -> Iterable[str]:
-    """The 256 characters that stand for bytes."""
-    return _BYTE_OF_CHARACTER.keys()
 
 
 def byte_level_token(data: bytes) -> str:

@@ -3,7 +3,7 @@
 Encoding takes seconds and gigabytes where a text has tens of megabytes. Each token covers some of the text, so the
 text's bytes over those of the longest token are a lower bound, where three things hold, and none is claimed where
 they do not: the normalizer shortens a text by a known factor at the most, nothing is dropped before the vocabulary is
-asked (some pre-tokenizers drop white space), and no token covers more than its own text (an unknown token may cover
+asked (some pre-tokenizers drop white space; bytes that are in no token are not counted), and no token covers more than its own text (an unknown token may cover
 any number of characters, an added token that strips any amount of white space).
 """
 
@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.text.pieces import byte_level_alphabet
+from headrace.text.pieces import byte_level_token
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,22 +28,23 @@ class TokenBound:
     """Attributes:
     longest: bytes of normalized text that one token covers at the most.
     shrinks: the factor by which normalizing makes a text shorter at the most; ASCII stays as it is.
+    dropped: bytes that are in no token and leave no trace.
     """
 
     longest: int
     shrinks: int
+    dropped: bytes = b""
 
     def fewest_tokens(self, text: str) -> int:
         """Tokens that `text` has at the least, special tokens that are added to it not counted."""
-        if text.isascii():
-            return -(-len(text) // self.longest)
-        size = len(text.encode("utf-8", "surrogatepass"))
-        return -(-size // (self.longest * self.shrinks))
+        size = len(text.encode("utf-8", "surrogatepass").translate(None, self.dropped))
+        return -(-size // (self.longest * (1 if text.isascii() else self.shrinks)))
 
 
 def token_bound(backend: "tokenizers.Tokenizer") -> TokenBound | None:
     """The bound of a tokenizer; None where its parts allow none."""
-    shrinks = _shrinks(_parts(backend.normalizer, "normalizers"))
+    normalizers = _parts(backend.normalizer, "normalizers")
+    shrinks = _shrinks(normalizers)
     pre_tokenizers = _parts(backend.pre_tokenizer, "pretokenizers")
     added = backend.get_added_tokens_decoder().values()
     if (
@@ -55,21 +56,21 @@ def token_bound(backend: "tokenizers.Tokenizer") -> TokenBound | None:
         return None
     vocabulary = backend.get_vocab(with_added_tokens=False)
     if any(part["type"] == "ByteLevel" for part in pre_tokenizers):
-        covers_all = all(character in vocabulary for character in byte_level_alphabet())
+        dropped = bytes(byte for byte in range(256) if byte_level_token(bytes([byte])) not in vocabulary)
         longest = max(map(len, vocabulary), default=1)  # each character stands for a byte
     else:
-        covers_all = backend.model.byte_fallback and all(
-            f"<0x{byte:02X}>" in vocabulary for byte in range(256)
-        )
+        covered = backend.model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+        dropped = b"" if covered else bytes(range(256))
         longest = max((len(token.encode()) for token in vocabulary), default=1)
-    if not covers_all:
+    # Some vocabularies lack control characters and bytes of rare scripts; a normalizer could make such from others.
+    if dropped and (normalizers or len(dropped) == 256):
         return None
     for token in added:
         normalized = (
             token.content if backend.normalizer is None else backend.normalizer.normalize_str(token.content)
         )
         longest = max(longest, len(token.content.encode()), len(normalized.encode()))
-    return TokenBound(longest, shrinks)
+    return TokenBound(longest, shrinks, dropped)
 
 
 def _parts(component: Any, key: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headrace.ipc.messages import LoadFailed
+from headrace.ipc.messages import LoadFailed, ModelInfo
 from headrace.models.registry import FAMILIES
 from tests.engine.engine_process import running_engine
 from tests.tiny_models import make_tiny, save_checkpoint
@@ -65,6 +65,25 @@ def test_a_config_that_is_not_json(folder: Path, tmp_path: Path) -> None:
     failed = failure(folder, tmp_path)
     assert failed.error == "BadMetadata"
     assert f"{folder}/config.json is not valid JSON" in failed.message
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_small_file_that_is_not_utf_8(folder: Path, tmp_path: Path, name: str) -> None:
+    (folder / name).write_bytes(b'{"a": "\xff"}')
+    failed = failure(folder, tmp_path)
+    assert failed.error == "BadMetadata"
+    assert f"{folder}/{name} is not UTF-8 text (byte 7)." in failed.message
+
+
+def test_small_files_may_begin_with_a_byte_order_mark_which_is_not_passed_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("config.json", "generation_config.json"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    with running_engine(tmp_path, str(folder)) as engine:
+        _, info = engine.receive_until(ModelInfo)
+        assert info.config.startswith("{")
+        assert info.generation_config.startswith("{")
 
 
 def test_an_architecture_that_is_not_supported(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 from byte_model import EOS_ID, ids_of, model_info
 
@@ -17,6 +18,7 @@ from headrace.server.choice import ChoiceText, Delta
 from headrace.server.engine_process import exit_sentence
 from headrace.server.errors import ApiError
 from headrace.server.launch import bind, process_age_s
+from headrace.server.logprobs import LEAST_LOGPROB, finite
 from headrace.server.progress import ProgressMeter
 from headrace.server.protocol import CompletionRequest, SamplingRequest
 from headrace.server.sampling import SamplingDefaults, model_defaults, resolve
@@ -254,3 +256,25 @@ def test_localhost_is_the_address_that_every_client_tries() -> None:
 
 def test_the_age_of_this_process_is_known() -> None:
     assert 0 < process_age_s() < 24 * 3600
+
+
+class TestModelFiles:
+    def test_tokenizer_files_may_begin_with_a_byte_order_mark(self) -> None:
+        info = model_info()
+        marked = {name: b"\xef\xbb\xbf" + content for name, content in info.tokenizer_files.items()}
+        changed = msgspec.structs.replace(info, tokenizer_files=marked)
+        model = build_served_model(changed, chat_template=None, sampling_defaults="model")
+        assert model.template is not None
+        assert model.tokenizer.encode("a") == ids_of("a")
+
+    def test_a_tokenizer_config_that_is_not_utf_8_is_named(self) -> None:
+        info = model_info()
+        broken = {**info.tokenizer_files, "tokenizer_config.json": b'{"a": "\xff"}'}
+        changed = msgspec.structs.replace(info, tokenizer_files=broken)
+        with pytest.raises(HeadraceError, match=r"tokenizer_config\.json"):
+            build_served_model(changed, chat_template=None, sampling_defaults="model")
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("-inf")])
+def test_a_logprob_that_json_has_no_number_for_is_a_very_low_one(logprob: float) -> None:
+    assert finite(logprob) == LEAST_LOGPROB

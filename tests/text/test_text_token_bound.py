@@ -59,6 +59,7 @@ def swallow_spaces(backend: Tokenizer) -> None:
 
 
 def lose_a_byte(backend: Tokenizer) -> None:
+    backend.normalizer = normalizers.NFC()
     backend.model = models.BPE(vocab={piece: index for index, piece in enumerate(ALPHABET[1:])}, merges=[])
 
 
@@ -67,3 +68,13 @@ def test_nothing_is_claimed_where_text_may_vanish(change) -> None:  # type: igno
     backend = byte_level()
     change(backend)
     assert token_bound(backend) is None
+
+
+def test_bytes_that_are_in_no_token_do_not_count() -> None:
+    backend = byte_level()
+    backend.model = models.BPE(
+        vocab={piece: index for index, piece in enumerate(set(ALPHABET) - {"b"})}, merges=[]
+    )
+    bound = token_bound(backend)
+    assert bound is not None
+    assert bound.fewest_tokens("ab" * 70) == 70 == len(backend.encode("ab" * 70).ids)
