@@ -16,6 +16,7 @@ from headrace.server.app import create_app
 from headrace.server.engine_client import EngineClient, EngineFailed
 from headrace.server.engine_process import EngineProcess, exit_sentence
 from headrace.server.errors import unavailable
+from headrace.server.http_protocol import HttpProtocol
 from headrace.server.logs import configure_logging
 from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
@@ -129,7 +130,7 @@ def make_server(client: EngineClient, options: ServeOptions, engine_started_s: f
     return _Server(
         uvicorn.Config(
             create_app(client, options, engine_started_s=engine_started_s),
-            http="h11",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -217,3 +217,13 @@ def test_a_defect_is_a_500_and_the_next_request_is_answered(front: Front) -> Non
     assert response.headers["connection"] == "close"
     front.engine.script = script
     assert front.complete().status_code == 200
+
+
+@pytest.mark.parametrize("head", [b"NONSENSE\r\n\r\n", b"GET /health HTTP/1.1\r\nBad Name: x\r\n\r\n"])
+def test_what_is_not_http_is_a_400_in_the_same_shape(front: Front, head: bytes) -> None:
+    host, _, port = front.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head)
+        response = connection.makefile("rb").read()
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert msgspec.json.decode(response.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
