@@ -28,7 +28,7 @@ def test_steps_of_a_steady_machine_take_what_the_goal_says() -> None:
         return 0.025 + 0.0008 * tokens
 
     pace = PrefillPace(512, goal_s=0.09)
-    pace.observe(prefill_tokens=16, decodes=0, seconds=seconds(16))  # the warm-up
+    pace.observe(prefill_tokens=32, decodes=0, seconds=seconds(32))  # the warm-up
     for _ in range(20):
         pace.observe(prefill_tokens=0, decodes=10, seconds=seconds(10))
     for _ in range(20):
@@ -58,7 +58,7 @@ def test_a_base_from_busier_times_does_not_make_tokens_look_free() -> None:
 def test_a_slow_machine_still_gets_on() -> None:
     pace = PrefillPace(512, goal_s=0.08)
     pace.observe(prefill_tokens=100, decodes=0, seconds=100.0)
-    assert pace.budget(somebody_waits=True) == 16
+    assert pace.budget(somebody_waits=True) == 32
 
 
 def test_the_limit_is_never_exceeded() -> None:
