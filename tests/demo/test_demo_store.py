@@ -115,11 +115,12 @@ def sockets_of(ports: set[str]) -> list[Path]:
 
 
 def test_its_sockets_go_with_the_store(tmp_path: Path) -> None:
+    others = set(Path("/tmp").glob("seaweedfs-*-grpc-*.sock"))
     with start_store(tmp_path) as store:
         ports = ports_of(psutil.Process(store.pid).cmdline())
         assert len(ports) == 5
-        assert sockets_of(ports)
-    assert sockets_of(ports) == []
+        assert set(sockets_of(ports)) - others
+    assert set(sockets_of(ports)) <= others
 
 
 def test_a_socket_that_another_store_listens_on_by_now_is_left_alone(tmp_path: Path) -> None:
@@ -158,6 +159,8 @@ def test_a_store_whose_starter_is_killed_ends_and_the_next_one_tidies_up(
     data, temporary = tmp_path / "data", tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    # Another store's, killed long ago on a port that is used again now, are not this one's to remove.
+    others = set(Path("/tmp").glob("seaweedfs-*-grpc-*.sock"))
     starter = subprocess.Popen(
         [sys.executable, "-c", script, str(data)],
         env={**os.environ, "TMPDIR": str(temporary)},
@@ -172,12 +175,12 @@ def test_a_store_whose_starter_is_killed_ends_and_the_next_one_tidies_up(
     starter.communicate()
     store.wait(timeout=30)
     assert len(list(temporary.iterdir())) == 1
-    left = sockets_of(ports_of(command))
+    left = set(sockets_of(ports_of(command))) - others
     assert left
     with start_store(data):
         pass
     assert list(temporary.iterdir()) == []
-    assert sockets_of(ports_of(command)) == []
+    assert not left & set(Path("/tmp").iterdir())
 
 
 def test_the_folder_stays_locked_as_long_as_the_store_lives(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(server: S
 
 def test_a_conversation_longer_than_the_context_is_refused(server: Server) -> None:
     answer = server.post(CHAT, {"messages": [{"role": "user", "content": "word " * 300}]})
-    assert_refused(answer, f"context length is {CONTEXT_LENGTH} tokens", param="prompt")
+    assert_refused(answer, f"context length is {CONTEXT_LENGTH} tokens", param="messages")
 
 
 @pytest.mark.parametrize("huge", [CONTEXT_LENGTH, 10**9, 10**30])
