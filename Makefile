@@ -6,13 +6,25 @@ BIN := $(VENV)/bin
 TORCH_INDEX_URL ?=
 ARGS ?=
 
-.PHONY: venv demo test lint format soak clean
+.PHONY: venv peers demo test lint format soak clean
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX_URL),$(BIN)/pip install -q -c constraints.txt torch --index-url $(TORCH_INDEX_URL))
 	$(BIN)/pip install -q -c constraints.txt -e '.[demo,test]'
+	touch $@
+
+# What `headrace bench load` is measured beside, in an environment of its own, and nanio, a store that checks signatures
+# at little cost. They never meet our own environment: the bench starts this one's python.
+PEERS := .venv-peers
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: Makefile constraints.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(if $(TORCH_INDEX_URL),$(PEERS)/bin/pip install -q -c constraints.txt torch --index-url $(TORCH_INDEX_URL))
+	$(PEERS)/bin/pip install -q -c constraints.txt torch 'runai-model-streamer[s3]~=0.17.0' obstore awscli safetensors \
+	  numpy nanio
 	touch $@
 
 demo: venv
@@ -37,4 +49,4 @@ format: venv
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
