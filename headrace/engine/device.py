@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.cgroup import cpu_limits
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
+from headrace.stream.cgroup import cpu_limits
 from headrace.stream.header import Shard
 
 _OF_SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass
 
-from headrace.engine.cgroup import memory_limits_bytes
 from headrace.errors import HeadraceError
+from headrace.stream.cgroup import memory_limits_bytes
 
 # A pool that cannot hold this many tokens serves nobody.
 LEAST_TOKENS = 1024

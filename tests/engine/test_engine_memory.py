@@ -1,13 +1,21 @@
 """The memory plan is arithmetic, and what its error advises is true."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.engine.memory import LEAST_TOKENS, MemoryPlan, NotEnoughMemory, plan_memory, share_bytes
+from headrace.engine.memory import (
+    LEAST_TOKENS,
+    MemoryPlan,
+    NotEnoughMemory,
+    machine_memory_bytes,
+    plan_memory,
+    share_bytes,
+)
 
 GIB = 1 << 30
 ROOMY: dict[str, Any] = {
@@ -154,3 +162,8 @@ def test_the_description_is_the_sum_in_a_line() -> None:
         "Memory on the CPU: 0.5 of 16.00 GiB = 8.00 GiB; weights 2.00 GiB, KV cache 16,384 tokens × 24.0 KiB = "
         "0.38 GiB"
     )
+
+
+def test_the_machines_memory_is_no_more_than_the_kernel_says() -> None:
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    assert 0 < machine_memory_bytes() <= int(facts["MemTotal"].split()[0]) * 1024

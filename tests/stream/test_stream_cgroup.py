@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.cgroup import cpu_limits, memory_limits_bytes
-from headrace.engine.memory import machine_memory_bytes
+from headrace.stream.cgroup import cpu_limits, memory_limits_bytes
 
 
 @pytest.fixture
@@ -80,8 +79,3 @@ def test_a_group_outside_of_the_mount_is_not_looked_for_above_it(root: Path) -> 
 def test_a_machine_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert memory_limits_bytes(tmp_path, tmp_path / "missing") == []
     assert cpu_limits(tmp_path, tmp_path / "missing") == []
-
-
-def test_the_machines_memory_is_no_more_than_the_kernel_says() -> None:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    assert 0 < machine_memory_bytes() <= int(facts["MemTotal"].split()[0]) * 1024
