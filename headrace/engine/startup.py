@@ -19,7 +19,7 @@ from headrace.models.registry import family_of, forward_class, layout_of, read_c
 from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME
 from headrace.stream.arena import Arena
 from headrace.stream.plan import ReadPlan, plan_reads
-from headrace.stream.transfer import DEFAULT_CONCURRENCY, Transfer
+from headrace.stream.transfer import Transfer
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -231,12 +231,12 @@ def _plan_memory(
 
 
 def _start_transfer(options: EngineOptions, checkpoint: Checkpoint, plan: ReadPlan, arena: Arena) -> Transfer:
-    concurrency = options.load_config.concurrency or DEFAULT_CONCURRENCY
+    concurrency = options.load_config.concurrency
     limit = options.load_config.memory_limit
     if limit is not None and limit >= 0 and _is_converted(plan):
         # Only conversions stage bytes: one chunk a connection.
         largest = max((chunk.end - chunk.start for chunk in plan.chunks), default=1)
-        concurrency = max(1, min(concurrency, limit // largest))
+        concurrency = max(1, min(concurrency or limit, limit // largest))
     return Transfer(
         plan,
         [shard.item for shard in checkpoint.shards],

@@ -9,15 +9,27 @@ DEFAULT_CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Which part of each row is kept: bytes [first, last) of every `row_bytes`, whole elements as stored."""
+
+    row_bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """One contiguous range of an object and where it goes.
 
     Attributes:
         shard: index of the object.
         start, end: bytes of the object.
-        destination: byte offset in the memory that the weights live in.
+        destination: byte offset in the memory that the range goes to.
         group: what is complete together; lower groups are read first.
         source_dtype, dtype: safetensors names; where they differ the bytes are converted on the way.
+        buffer: the number of the memory that `destination` counts in.
+        columns: None keeps every byte; otherwise start..end are whole rows of which these columns arrive,
+            one row after another.
     """
 
     shard: int
@@ -27,6 +39,8 @@ class Placement:
     group: int
     source_dtype: str
     dtype: str
+    buffer: int = 0
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +72,106 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
     """Order placements by group, join neighbours and cut what is large.
 
     Every byte of every placement is in exactly one piece. Pieces of converted tensors hold whole elements,
-    so that each can be converted by itself.
+    those of placements with columns whole rows, so that each can be dealt with by itself; only a row longer
+    than `chunk_bytes` makes a chunk that is.
     """
     assert chunk_bytes >= 16
     chunks: list[Chunk] = []
     pieces: list[Placement] = []
     groups: dict[int, int] = {}
-
-    def flush() -> None:
-        if pieces:
-            chunks.append(Chunk(pieces[0].shard, pieces[0].start, pieces[-1].end, tuple(pieces)))
-            pieces.clear()
-
     for placement in sorted(placements, key=lambda p: (p.group, p.shard, p.start)):
-        groups[placement.group] = groups.get(placement.group, 0) + placement.end - placement.start
-        item_bytes = max(1, DTYPE_BITS[placement.source_dtype] // 8)
-        at = placement.start
-        while at < placement.end:
-            if pieces and (pieces[-1].shard, pieces[-1].end) != (placement.shard, at):
-                flush()
-            room = chunk_bytes - (pieces[-1].end - pieces[0].start if pieces else 0)
-            room -= room % item_bytes
-            if room == 0:
-                flush()
+        at, end = placement.start, placement.end
+        groups[placement.group] = groups.get(placement.group, 0) + end - at
+        if at == end:
+            continue
+        if pieces and (pieces[-1].end != at or pieces[-1].shard != placement.shard):
+            chunks.append(_chunk(pieces))
+            pieces = []
+        begin = pieces[0].start if pieces else at
+        if end - begin <= chunk_bytes:
+            pieces.append(placement)
+            continue
+        unit = unit_bytes(placement)
+        while at < end:
+            room = chunk_bytes - (at - begin)
+            room -= room % unit
+            if room == 0 and pieces:
+                chunks.append(_chunk(pieces))
+                pieces, begin = [], at
                 continue
-            end = min(placement.end, at + room)
-            pieces.append(_part(placement, at, end))
-            at = end
-    flush()
+            cut = min(end, at + max(room, unit))
+            pieces.append(part(placement, at, cut))
+            at = cut
+    if pieces:
+        chunks.append(_chunk(pieces))
     return ReadPlan(tuple(chunks), sum(groups.values()), groups)
 
 
-def _part(placement: Placement, start: int, end: int) -> Placement:
-    offset = start - placement.start
-    source_bits, bits = DTYPE_BITS[placement.source_dtype], DTYPE_BITS[placement.dtype]
+def split(chunk: Chunk, first_bytes: int) -> tuple[Chunk, Chunk | None]:
+    """A chunk as one of about `first_bytes` (at least a row or an element) and the rest, None where none is."""
+    cut = chunk.start + first_bytes
+    if first_bytes >= chunk.end - chunk.start:
+        return chunk, None
+    head: list[Placement] = []
+    tail: list[Placement] = []
+    for piece in chunk.pieces:
+        if piece.end <= cut:
+            head.append(piece)
+        elif piece.start >= cut and head:
+            tail.append(piece)
+        else:
+            unit = unit_bytes(piece)
+            whole = max(cut - piece.start, 0) // unit * unit
+            if not head:
+                whole = max(whole, unit)
+            middle = min(piece.start + whole, piece.end)
+            if middle > piece.start:
+                head.append(part(piece, piece.start, middle))
+            if middle < piece.end:
+                tail.append(part(piece, middle, piece.end))
+    return _chunk(head), _chunk(tail) if tail else None
+
+
+def unit_bytes(piece: Placement) -> int:
+    """What may not be cut: a row where columns are kept, else an element (a byte for smaller ones)."""
+    if piece.columns is not None:
+        return piece.columns.row_bytes
+    return max(1, DTYPE_BITS[piece.source_dtype] // 8)
+
+
+def placed_bytes(piece: Placement) -> int:
+    """How many bytes a piece takes where it goes: columns cut, elements converted."""
+    size = piece.end - piece.start
+    if piece.columns is not None:
+        size = size // piece.columns.row_bytes * (piece.columns.last - piece.columns.first)
+    return size * DTYPE_BITS[piece.dtype] // DTYPE_BITS[piece.source_dtype]
+
+
+def part(placement: Placement, start: int, end: int) -> Placement:
+    """Bytes [start, end) of a placement, which are whole units of it, and where they go."""
+    before = Placement(
+        placement.shard,
+        placement.start,
+        start,
+        placement.destination,
+        placement.group,
+        placement.source_dtype,
+        placement.dtype,
+        placement.buffer,
+        placement.columns,
+    )
     return Placement(
         placement.shard,
         start,
         end,
-        placement.destination + offset * bits // source_bits,
+        placement.destination + placed_bytes(before),
         placement.group,
         placement.source_dtype,
         placement.dtype,
+        placement.buffer,
+        placement.columns,
     )
+
+
+def _chunk(pieces: list[Placement]) -> Chunk:
+    return Chunk(pieces[0].shard, pieces[0].start, pieces[-1].end, tuple(pieces))

@@ -8,32 +8,23 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store, Target
 from headrace.store.errors import StoreError
 from headrace.stream.convert import convert
-from headrace.stream.header import DTYPE_BITS
-from headrace.stream.plan import Chunk, Placement, ReadPlan
+from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes
+from headrace.stream.progress import Progress
 from headrace.stream.retry import RETRIED, RetryPolicy, retry_after_s
+from headrace.stream.seams import Buffers, Gate, Verifier
 
 DEFAULT_CONCURRENCY = 8
 
 
 class Cancelled(Exception):
     """The transfer was cancelled before it was complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A moment of a transfer. `seconds` counts from its start to now, or to its end."""
-
-    bytes_done: int
-    bytes_total: int
-    retries: int
-    seconds: float
 
 
 class Transfer:
@@ -44,11 +35,16 @@ class Transfer:
         plan: ReadPlan,
         items: Sequence[ObjectInfo],
         store: Store,
-        memory: memoryview,
+        memory: memoryview | Buffers,
         *,
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int | None = None,
         readers: Sequence[Reader] = (),
         policy: RetryPolicy | None = None,
+        gate: Gate | None = None,
+        verifier: Verifier | None = None,
+        rate_limit_mb_s: float | None = None,
+        deadline_s: float | None = None,
+        hedge: bool = True,
     ) -> None:
         """Start reading at once.
 
@@ -59,10 +55,15 @@ class Transfer:
             readers: open connections that the first workers take over.
         """
         self._plan, self._items, self._store, self._memory = plan, items, store, memory
+        self._gate, self._verifier = gate, verifier
+        self._requests = 0
+        self._buffers: dict[int, memoryview] = {}
+        self._finished = [group for group, size in plan.groups.items() if size == 0]
         self._policy = policy or RetryPolicy()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._left = dict(plan.groups)
         self._chunks = iter(plan.chunks)
+        self._next: Chunk | None = None
         self._running: dict[int, Target] = {}
         self._readers: set[Reader] = set()
         self._failure: BaseException | None = None
@@ -71,8 +72,8 @@ class Transfer:
         self._retries = 0
         self._started = time.monotonic()
         self._ended: float | None = None if plan.chunks else self._started
-        assert concurrency >= 1
-        count = min(concurrency, len(plan.chunks))
+        assert concurrency is None or concurrency >= 1
+        count = min(concurrency or DEFAULT_CONCURRENCY, len(plan.chunks))
         spare = list(readers[count:])
         for reader in spare:
             reader.close()
@@ -89,8 +90,34 @@ class Transfer:
             under_way = sum(target.received for target in self._running.values())
             end = self._ended if self._ended is not None else time.monotonic()
             return Progress(
-                self._bytes_done + under_way, self._plan.bytes_total, self._retries, end - self._started
+                bytes_done=self._bytes_done + under_way,
+                bytes_total=self._plan.bytes_total,
+                seconds=end - self._started,
+                retries=self._retries,
+                hedges=0,
+                hedged_bytes=0,
+                requests=self._requests,
+                concurrency=len(self._running),
+                groups_done=len(self._finished),
+                groups_total=len(self._plan.groups),
             )
+
+    def finished_groups(self) -> Iterator[int]:
+        """Each group's number once, as it completes; those without bytes first. Raises what ended the transfer."""
+        at = 0
+        while at < len(self._plan.groups):
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure is not None or len(self._finished) > at)  # noqa: B023
+                new = self._finished[at:]
+                if not new and self._failure is not None:
+                    raise self._failure
+            yield from new
+            at += len(new)
+
+    def wake(self) -> None:
+        """Ask the gate again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def wait_group(self, group: int) -> None:
         """Return when every byte of the group is in place. Raises what ended the transfer."""
@@ -139,7 +166,22 @@ class Transfer:
 
     def _next_chunk(self) -> Chunk | None:
         with self._changed:
-            return next(self._chunks, None)
+            if self._next is None:
+                self._next = next(self._chunks, None)
+            chunk = self._next
+            if chunk is None:
+                return None
+            if self._gate is not None:
+                gate = self._gate
+                self._changed.wait_for(
+                    lambda: self._stop.is_set() or self._next is not chunk or gate.may_start(chunk)
+                )
+                if self._stop.is_set():
+                    return None
+                if self._next is not chunk:
+                    return self._next_chunk()
+            self._next = None
+            return chunk
 
     def _fetch(self, number: int, reader: Reader, chunk: Chunk) -> None:
         views, converted = self._views(chunk)
@@ -147,13 +189,21 @@ class Transfer:
         with self._changed:
             self._running[number] = target
         self._read(reader, chunk, target)
+        if self._verifier is not None:
+            self._verifier.received(chunk.shard, chunk.start, views)
         for piece, scratch in converted:
-            convert(scratch, piece.source_dtype, self._place(piece), piece.dtype)
+            kept = _cut(piece, scratch)
+            if piece.source_dtype == piece.dtype:
+                self._place(piece)[:] = kept
+            else:
+                convert(kept, piece.source_dtype, self._place(piece), piece.dtype)
         with self._changed:
             del self._running[number]
             self._bytes_done += chunk.end - chunk.start
             for piece in chunk.pieces:
                 self._left[piece.group] -= piece.end - piece.start
+                if self._left[piece.group] == 0:
+                    self._finished.append(piece.group)
             if self._bytes_done == self._plan.bytes_total:
                 self._ended = time.monotonic()
             self._changed.notify_all()
@@ -163,7 +213,7 @@ class Transfer:
         views: list[memoryview] = []
         converted: list[tuple[Placement, memoryview]] = []
         for piece in chunk.pieces:
-            if piece.source_dtype == piece.dtype:
+            if piece.source_dtype == piece.dtype and piece.columns is None:
                 views.append(self._place(piece))
             else:
                 views.append(memoryview(bytearray(piece.end - piece.start)))
@@ -171,8 +221,14 @@ class Transfer:
         return views, converted
 
     def _place(self, piece: Placement) -> memoryview:
-        size = (piece.end - piece.start) * DTYPE_BITS[piece.dtype] // DTYPE_BITS[piece.source_dtype]
-        return self._memory[piece.destination : piece.destination + size]
+        if isinstance(self._memory, memoryview):
+            memory = self._memory
+        else:
+            with self._changed:
+                if piece.buffer not in self._buffers:
+                    self._buffers[piece.buffer] = self._memory(piece.buffer)
+                memory = self._buffers[piece.buffer]
+        return memory[piece.destination : piece.destination + placed_bytes(piece)]
 
     def _read(self, reader: Reader, chunk: Chunk, target: Target) -> None:
         """Read a chunk, trying again from the missing byte; a new byte starts the count of failures anew."""
@@ -180,6 +236,8 @@ class Transfer:
         chance = random.Random()
         failures, before = 0, 0
         while True:
+            with self._changed:
+                self._requests += 1
             try:
                 reader.read_into(item, chunk.start, target)
                 return
@@ -194,6 +252,16 @@ class Transfer:
                     self._retries += 1
                 if self._stop.wait(self._policy.delay_s(failures, retry_after_s(error), chance)):
                     raise Cancelled from None
+
+
+def _cut(piece: Placement, scratch: memoryview) -> memoryview:
+    if piece.columns is None:
+        return scratch
+    import numpy as np
+
+    rows: Any = np.frombuffer(scratch, np.uint8).reshape(-1, piece.columns.row_bytes)
+    kept: Any = np.ascontiguousarray(rows[:, piece.columns.first : piece.columns.last]).reshape(-1)
+    return memoryview(kept)
 
 
 def located(error: StoreError, uri: str, chunk: Chunk, failures: int) -> StoreError:
