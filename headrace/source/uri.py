@@ -1,12 +1,13 @@
 """What a model's name means: an object-store URI or a folder, as a type that is never a bare string."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from headrace.errors import HeadraceError
+from headrace.source.web_address import web_address
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -16,8 +17,6 @@ _NOT_YET = {
     "abfs": "Azure Blob Storage",
     "abfss": "Azure Blob Storage",
     "hf": "the Hugging Face hub",
-    "http": "plain HTTP",
-    "https": "plain HTTPS",
 }
 
 
@@ -30,40 +29,49 @@ class ModelSource:
     """Where a model is.
 
     Attributes:
-        scheme: "s3" or "file".
-        bucket: the bucket's name; "" for a folder.
+        scheme: "s3", "http", "https" or "file".
+        bucket: the bucket's name; host and port of a web server, in lower case and without the scheme's own
+            port; "" for a folder.
         prefix: the key prefix without slashes at its ends ("" is the bucket's root), or the folder's
-            absolute path.
-        text: what the user wrote.
+            absolute path. For a web server the path, percent-encoded.
+        text: what the user wrote, without a query.
+        query: what follows the question mark of one web object's address. It may be a signature: it is sent
+            and never shown.
     """
 
-    scheme: Literal["s3", "file"]
+    scheme: Literal["s3", "file", "http", "https"]
     bucket: str
     prefix: str
     text: str
+    query: str = field(default="", repr=False)
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is a plain web server, without listings."""
+        return self.scheme in ("http", "https")
 
     @property
     def uri(self) -> str:
-        """The canonical name: "s3://bucket/prefix" or an absolute path."""
+        """The canonical name: "s3://bucket/prefix", "https://host/path" or an absolute path."""
         if self.scheme == "file":
             return self.prefix
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def uri_of(self, name: str) -> str:
         """The name of one object below the source."""
-        return f"{self.uri}/{name}"
+        return f"{self.uri}/{quote(name) if self.is_web else name}"
 
 
 def parse_source(text: str) -> ModelSource:
     """Read a model's name.
 
     `s3://bucket[/prefix]` in any case of the scheme, where slashes at the prefix's ends do not count and those
-    inside do (`a//b` is not `a/b`); `file:///path`, `/path`, `./path` and `~/path` for a
-    folder, which must exist. A URI never falls back to a hub.
+    inside do (`a//b` is not `a/b`); `http(s)://host[:port]/path`, without a query; `file:///path`, `/path`,
+    `./path` and `~/path` for a folder, which must exist. A URI never falls back to a hub.
 
     Raises:
-        BadSource: a scheme that is unknown or not supported yet, a URI without a bucket or with . or .. in
-            its path, a folder that does not exist.
+        BadSource: a scheme that is unknown or not supported yet, a URI without a bucket or host or with . or
+            .. in its path, a folder that does not exist.
     """
     if not text.strip():
         raise BadSource("The model's name is empty.", remedy="Give s3://bucket/prefix or a folder.")
@@ -72,38 +80,120 @@ def parse_source(text: str) -> ModelSource:
         return _parse_folder(text, text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if scheme == "s3":
-        bucket, _, prefix = rest.partition("/")
-        if not bucket:
-            raise BadSource(f"{text} names no bucket.", remedy="Write s3://bucket/prefix.")
-        if "@" in bucket:
-            raise BadSource(
-                "An s3:// URI may not hold credentials.",
-                remedy="Put them in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-            )
-        if not _BUCKET.fullmatch(bucket):
-            raise BadSource(
-                f"{text} names a bucket with characters that no bucket's name has.",
-                remedy="Write s3://bucket/prefix; a bucket's name has letters, digits, dots, dashes and underscores.",
-            )
-        if not {".", ".."}.isdisjoint(prefix.split("/")):
-            raise BadSource(
-                f"{text} holds . or .. between slashes, which a key may not: proxies and stores take it for a path.",
-                remedy="Write the prefix that is meant; keys have no parent folders.",
-            )
+        bucket, prefix = _bucket_and_key(rest, text)
         return ModelSource("s3", bucket, prefix.strip("/"), text)
+    if scheme in ("http", "https"):
+        source = _web_source(text, scheme)
+        if source.query:
+            raise BadSource(
+                f"{source.uri} is followed by a query, which can belong to one object only.",
+                remedy="Name the folder without it; a server that asks who you are gets HEADRACE_HTTP_TOKEN.",
+            )
+        return source
     if scheme == "file":
-        host, _, path = rest.partition("/")
-        if host not in ("", "localhost"):
-            raise BadSource(f"{text} names another host.", remedy="Write file:///path.")
-        return _parse_folder("/" + unquote(path), text)
+        return _parse_folder(_path_of(rest, text), text)
+    raise _unknown(scheme)
+
+
+def parse_object(text: str) -> tuple[ModelSource, str]:
+    """Read the name of one object: the folder that it lies in, and its name there.
+
+    What `parse_source` takes, with the object's name at the end. An address on a web server may have a query,
+    such as a presigned one; it is kept in the source and never shown.
+
+    Raises:
+        BadSource: as `parse_source`, and for what names a folder or, on a file system, a file that does not exist.
+    """
+    match = _URI.fullmatch(text)
+    if match is None:
+        return _parse_file(text, text)
+    scheme, rest = match.group(1).lower(), match.group(2)
+    if scheme == "file":
+        return _parse_file(_path_of(rest, text), text)
+    if scheme == "s3":
+        bucket, key = _bucket_and_key(rest, text)
+        folder, name = _split(key, text)
+        return ModelSource("s3", bucket, folder, f"s3://{bucket}/{folder}".rstrip("/")), name
+    if scheme in ("http", "https"):
+        source = _web_source(text, scheme, keep_slash=True)
+        folder, quoted = _split(source.prefix, source.text)
+        name = unquote(quoted, errors="surrogateescape")
+        if "/" in name or not name.isprintable():
+            raise BadSource(
+                f"{source.uri} ends in a name that no file can have.", remedy="Name a file of a folder."
+            )
+        folder_text = f"{scheme}://{source.bucket}/{folder}".rstrip("/")
+        return ModelSource(source.scheme, source.bucket, folder, folder_text, source.query), name
+    raise _unknown(scheme)
+
+
+def _unknown(scheme: str) -> BadSource:
     if scheme in _NOT_YET:
-        raise BadSource(
+        return BadSource(
             f"{scheme}:// ({_NOT_YET[scheme]}) is not supported yet.",
-            remedy="Use s3://bucket/prefix or a local folder.",
+            remedy="Use s3://bucket/prefix, https://host/path/ or a local folder.",
         )
-    raise BadSource(
-        f"{scheme}:// is not a scheme that Headrace knows.", remedy="Use s3:// or a local folder."
+    return BadSource(
+        f"{scheme}:// is not a scheme that Headrace knows.",
+        remedy="Use s3://, https:// or a local folder.",
     )
+
+
+def _bucket_and_key(rest: str, text: str) -> tuple[str, str]:
+    """The two parts of what follows s3://, checked."""
+    bucket, _, key = rest.partition("/")
+    if not bucket:
+        raise BadSource(f"{text} names no bucket.", remedy="Write s3://bucket/prefix.")
+    if "@" in bucket:
+        raise BadSource(
+            "An s3:// URI may not hold credentials.",
+            remedy="Put them in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        )
+    if not _BUCKET.fullmatch(bucket):
+        raise BadSource(
+            f"{text} names a bucket with characters that no bucket's name has.",
+            remedy="Write s3://bucket/prefix; a bucket's name has letters, digits, dots, dashes and underscores.",
+        )
+    if not {".", ".."}.isdisjoint(key.split("/")):
+        raise BadSource(
+            f"{text} holds . or .. between slashes, which a key may not: proxies and stores take it for a path.",
+            remedy="Write the prefix that is meant; keys have no parent folders.",
+        )
+    return bucket, key
+
+
+def _split(key: str, text: str) -> tuple[str, str]:
+    """Folder and name of a key. Raises BadSource."""
+    folder, slash, name = key.rpartition("/")
+    if not name:
+        raise BadSource(f"{text} names no object.", remedy="Write the object's name at the end.")
+    if (slash and folder.strip("/") != folder) or (slash and not folder):
+        raise BadSource(
+            f"{text} holds an empty name between the folder's slashes and the object.",
+            remedy="Write one slash at these places.",
+        )
+    return folder, name
+
+
+def _web_source(text: str, scheme: str, *, keep_slash: bool = False) -> ModelSource:
+    address = web_address(text)
+    if isinstance(address, str):
+        # Nothing of the address is repeated: what is wrong with it may be that it holds a secret.
+        raise BadSource(
+            f"The {scheme}:// address cannot be used: {address}.",
+            remedy=f"Write {scheme}://host/path/; who asks is said in HEADRACE_HTTP_TOKEN.",
+        )
+    path = address.path.removeprefix("/") if keep_slash else address.path.strip("/")
+    shown = f"{scheme}://{address.host}{address.path}"
+    return ModelSource("https" if scheme == "https" else "http", address.host, path, shown, address.query)
+
+
+def _path_of(rest: str, text: str) -> str:
+    """The path of what follows file://."""
+    host, _, path = rest.partition("/")
+    if host not in ("", "localhost"):
+        raise BadSource(f"{text} names another host.", remedy="Write file:///path.")
+    return "/" + unquote(path)
 
 
 def _parse_folder(path_text: str, text: str) -> ModelSource:
@@ -125,3 +215,21 @@ def _parse_folder(path_text: str, text: str) -> ModelSource:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         remedy += " Names on the Hugging Face hub are not supported yet."
     raise BadSource(f"There is no folder {text}.", remedy=remedy)
+
+
+def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
+    try:
+        path = Path(path_text).expanduser()
+        if path.is_file():
+            # The folder's links are followed, the file's own are not: its name counts, not its target's.
+            folder = str(path.parent.resolve())
+            return ModelSource("file", "", folder, str(path.parent)), path.name
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadSource(
+            f"The file {text:.300} cannot be looked at: {why}.", remedy="Give an existing file."
+        ) from None
+    if is_folder:
+        raise BadSource(f"{text} is a folder.", remedy="Name a file in it.")
+    raise BadSource(f"There is no file {text:.300}.", remedy="Give an existing file or s3://bucket/key.")

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
+from headrace.store.errors import NotFound, Unsupported
 
 
 @dataclass(slots=True)
@@ -39,6 +40,19 @@ class Target:
         return view[len(view) - (self._ends[self._current] - self.received) :]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object that was looked up without a listing.
+
+    Attributes:
+        item: its size and version, which later reads are pinned to.
+        prefix: its first bytes, of this version: as many as were asked for, or all that there are.
+    """
+
+    item: ObjectInfo
+    prefix: bytes
+
+
 class Reader(Protocol):
     """One connection (or file handle). Belongs to one thread; only `abort` may come from another."""
 
@@ -69,6 +83,21 @@ class Store(Protocol):
     def list(self) -> Listing:
         """What lies directly under the prefix. Raises StoreError."""
 
+    def look_up(self, name: str, first_bytes: int) -> Found:
+        """One object directly under the prefix, by one ranged read of its first bytes and without a listing.
+
+        May be called from several threads at once.
+
+        Args:
+            name: relative to the prefix.
+            first_bytes: how many bytes of it are wanted, at least 1.
+
+        Raises:
+            NotFound: there is no such object.
+            TransientError: worth trying again.
+            StoreError: final; see headrace.store.errors.
+        """
+
     def open_reader(self) -> Reader:
         """A new connection, made when it is first used."""
 
@@ -85,12 +114,20 @@ def read_range(reader: Reader, item: ObjectInfo, start: int, length: int) -> byt
     return bytes(buffer)
 
 
+def refuse_odd_name(name: str, uri: str) -> None:
+    """Raise NotFound for a relative name that no object may have: it would lead out of the prefix."""
+    if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
+        raise NotFound(uri, f"No object can have the name {name!r:.200}.", remedy="Correct the name.")
+
+
 def open_store(source: ModelSource) -> Store:
     """The store that a source names. Raises StoreError for settings that cannot work."""
     if source.scheme == "file":
         from headrace.store.local import LocalStore
 
         return LocalStore(source)
+    if source.is_web:
+        raise Unsupported(source.uri, "Plain web servers cannot be read from yet.")
     from headrace.store.s3 import S3Store
     from headrace.store.s3_settings import resolve_s3_settings
 

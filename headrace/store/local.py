@@ -3,15 +3,17 @@ rewritten would change under the weights, or kill the process."""
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
-from headrace.store.base import Target
+from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Truncated
 from headrace.store.folder_entry import EntryKind, kind_of
 
 _AGAIN = "Start again once the copy is complete; a load never mixes two versions."
+_FILE_REMEDY = "Name a file, or give the folder as a model."
 
 
 class LocalStore:
@@ -51,6 +53,29 @@ class LocalStore:
             tuple(sorted(folders)),
             tuple(sorted(broken_links)),
         )
+
+    def look_up(self, name: str, first_bytes: int) -> Found:
+        """See Store.look_up."""
+        refuse_odd_name(name, self.source.uri)
+        key = os.path.join(self.source.prefix, name)  # noqa: PTH118
+        try:
+            # A pipe would hold an open() that waits for its other end.
+            descriptor = os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _translated(key, error) from None
+        try:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise NotFound(key, "It is not a file.", remedy=_FILE_REMEDY)
+            prefix = os.pread(descriptor, first_bytes, 0)
+            if _version(os.fstat(descriptor)) != _version(facts):
+                raise TransientError(key, "The file was written to while it was looked at.")
+        except OSError as error:
+            raise _translated(key, error) from None
+        finally:
+            os.close(descriptor)
+        item = ObjectInfo(key, name, facts.st_size, _version(facts), int(facts.st_mtime))
+        return Found(item, prefix)
 
     def open_reader(self) -> "LocalReader":
         """Reads files through its own descriptors."""
@@ -109,6 +134,8 @@ def _translated(path: str, error: OSError) -> StoreError:
         return NotFound(path, "There is no such file or folder.", remedy="Check the path.")
     if error.errno == errno.ELOOP:
         return NotFound(path, "The link leads in a circle.", remedy="Mend the link.")
+    if error.errno == errno.ENXIO:  # what opening a socket says
+        return NotFound(path, "It is not a file.", remedy=_FILE_REMEDY)
     if isinstance(error, PermissionError):
         return AccessDenied(path, "This user may not read it.", remedy=f"Check who owns {Path(path).name}.")
     return TransientError(path, f"The read failed: {error.strerror}.")

@@ -1,29 +1,31 @@
 """S3-compatible stores: signed listing and pinned, ranged reads over our own connections."""
 
 import logging
+from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
-from headrace.store.base import Target
+from headrace.store.answer import changed_error, check_answer
+from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.connect import endpoint_of
 from headrace.store.errors import (
     AccessDenied,
     BadEndpoint,
     BadSignature,
-    Changed,
     ExpiredCredentials,
     NoCredentials,
     NotFound,
     StoreError,
-    TransientError,
     Unsupported,
 )
 from headrace.store.http import STALL_TIMEOUT_S, Head, HttpConnection
-from headrace.store.s3_answer import check_answer
+from headrace.store.receive import receive_found, receive_into
 from headrace.store.s3_errors import error_of_response
-from headrace.store.s3_listing import ListPage, NotAListing, is_weak, parse_page
+from headrace.store.s3_listing import ListPage, NotAListing, parse_page
 from headrace.store.s3_settings import S3Settings
+from headrace.store.spares import Spares
+from headrace.store.versions import is_weak
 
 # Whoever waits for the first answer waits at a terminal.
 LIST_STALL_TIMEOUT_S = 10.0
@@ -44,6 +46,7 @@ class S3Store:
         self.source = source
         self.settings = settings
         self.stall_timeout_s = stall_timeout_s
+        self._spares: Spares[S3Reader] = Spares()
 
     @property
     def identity(self) -> str:
@@ -138,9 +141,21 @@ class S3Store:
                 f" and {len(weak) - 3} more" if len(weak) > 3 else "",
             )
 
+    def look_up(self, name: str, first_bytes: int) -> Found:
+        """See Store.look_up."""
+        refuse_odd_name(name, self.source.uri)
+        reader = self.open_reader()
+        try:
+            found = reader.look_up(name, first_bytes)
+        except BaseException:
+            reader.close()
+            raise
+        self._spares.give(reader)
+        return found
+
     def open_reader(self) -> "S3Reader":
-        """A connection of its own for one thread."""
-        return S3Reader(self)
+        """A connection of its own for one thread; one that a look-up has left open, if there is one."""
+        return self._spares.take() or S3Reader(self.source, self.settings, self.stall_timeout_s)
 
 
 class S3Connection:
@@ -196,26 +211,51 @@ class S3Connection:
 class S3Reader:
     """Ranged reads of listed objects, each pinned to the listed version."""
 
-    def __init__(self, store: S3Store) -> None:
-        self._store = store
-        self._connection = S3Connection(store.settings, store.source.bucket, store.stall_timeout_s)
+    def __init__(self, source: ModelSource, settings: S3Settings, stall_timeout_s: float) -> None:
+        self._source, self._settings = source, settings
+        self._connection = S3Connection(settings, source.bucket, stall_timeout_s)
 
     def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
         """See Reader.read_into."""
         if target.received == target.size:
             return
-        settings = self._store.settings
+        first, last = start + target.received, start + target.size - 1
+        self._with_renewal(lambda: self._request(item, first, last))
+        receive_into(self._connection.http, target, self._uri(item))
+
+    def look_up(self, name: str, first_bytes: int) -> Found:
+        """See Store.look_up."""
+        prefix = self._source.prefix
+        key = f"{prefix}/{name}" if prefix else name
+        uri = self._source.uri_of(name)
+        head = self._with_renewal(lambda: self._ask(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri))
+        return receive_found(self._connection.http, head, key, name, first_bytes, uri)
+
+    def _with_renewal(self, request: Callable[[], Head]) -> Head:
+        """Make a request; once more with other credentials, if there are others now.
+
+        They may have expired or been rotated since the listing.
+        """
+        settings = self._settings
         used = settings.frozen_credentials()
         try:
-            self._request(item, start + target.received, start + target.size - 1)
+            return request()
         except (ExpiredCredentials, AccessDenied, BadSignature):
-            # They may have expired or been rotated since the listing: once more, if there are others now.
             if not settings.renew_credentials(used):
                 raise
-            self._request(item, start + target.received, start + target.size - 1)
-        self._receive(item, target)
+            return request()
 
-    def _request(self, item: ObjectInfo, first: int, last: int) -> None:
+    def _ask(self, key: str, headers: dict[str, str], uri: str) -> Head:
+        head = self._connection.get(key, {}, headers)
+        if head.status == 416:  # an empty object has no first byte
+            self._connection.http.read_body()
+            head = self._connection.get(key, {}, {})
+        if head.status in (200, 206):
+            return head
+        body = self._connection.http.read_body()
+        raise error_of_response(uri, head, body, self._settings, self._source.bucket)
+
+    def _request(self, item: ObjectInfo, first: int, last: int) -> Head:
         headers = {"Range": f"bytes={first}-{last}"}
         if item.version and not is_weak(item.version):
             headers["If-Match"] = f'"{item.version}"'
@@ -223,39 +263,13 @@ class S3Reader:
         uri = self._uri(item)
         if head.status in (200, 206):
             check_answer(head, item, first, last, uri)
-            return
+            return head
         body = self._connection.http.read_body()
-        error = error_of_response(uri, head, body, self._store.settings, self._store.source.bucket)
-        if head.status == 412 or isinstance(error, NotFound):
-            raise Changed(
-                uri,
-                "The object was replaced after it was listed."
-                if head.status == 412
-                else "The object was removed after it was listed.",
-                remedy="Start again once the upload is complete; a load never mixes two versions.",
-                status=head.status,
-                code=error.code,
-                request_id=error.request_id,
-            )
-        raise error
-
-    def _receive(self, item: ObjectInfo, target: Target) -> None:
-        http = self._connection.http
-        while len(view := target.next_view()):
-            count = http.read_into(view)
-            if count == 0:  # a chunked body; others are known to be as long as the range
-                raise TransientError(
-                    self._uri(item), f"The body ended after {target.received:,} of {target.size:,} bytes."
-                )
-            target.received += count
-        # Reads the end mark of a chunked body, so that the connection can be used again.
-        if http.read_into(memoryview(bytearray(1))):
-            raise Unsupported(
-                self._uri(item), f"The body is longer than the {target.size:,} bytes asked for."
-            )
+        error = error_of_response(uri, head, body, self._settings, self._source.bucket)
+        raise changed_error(error, head.status)
 
     def _uri(self, item: ObjectInfo) -> str:
-        return f"s3://{self._store.source.bucket}/{item.key}"
+        return f"s3://{self._source.bucket}/{item.key}"
 
     def abort(self) -> None:
         """See Reader.abort."""

@@ -9,6 +9,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from headrace.source.objects import ObjectInfo
+from headrace.store.versions import normal_etag
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,6 @@ def parse_page(body: bytes, prefix: str) -> ListPage:
     if truncated and not token:
         raise NotAListing("it says that there is more, but not how to ask for it")
     return ListPage(tuple(objects), tuple(dict.fromkeys(folders)), token if truncated else "")
-
-
-def normal_etag(etag: str) -> str:
-    """The tag without quotes; a weak one keeps its W/ mark."""
-    etag = etag.strip().replace("&quot;", '"')
-    weak = etag.startswith("W/")
-    return ("W/" if weak else "") + etag.removeprefix("W/").strip('"')
-
-
-def is_weak(version: str) -> bool:
-    """Whether a normal ETag does not promise that the bytes are the same."""
-    return version.startswith("W/")
 
 
 def _size(text: str, key: str) -> int:

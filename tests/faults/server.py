@@ -163,6 +163,11 @@ class FaultServer:
         """Let the coming reads behave so."""
         self.script.extend(behaviours)
 
+    def wait_until_closed(self) -> None:
+        """Return when the clients have closed every connection that there was."""
+        for thread in list(self._threads):
+            thread.join()
+
     def stop(self) -> None:
         """End every connection and thread. A second call does nothing."""
         if self.stopped.is_set():
@@ -279,6 +284,8 @@ def honest(exchange: Exchange) -> None:
     first, end = exchange.span
     if condition is not None and condition != exchange.stored.etag:
         exchange.send(error_answer(412, "PreconditionFailed"))
+    elif exchange.asked.range is None:
+        whole(exchange)
     elif first >= end:
         exchange.send(error_answer(416, "InvalidRange"))
     else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.source.uri import BadSource, ModelSource, parse_source
+from headrace.source.uri import BadSource, ModelSource, parse_object, parse_source
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(150))
@@ -38,9 +38,7 @@ def test_any_text_is_a_source_or_refused_and_nothing_else(text: str) -> None:
 
 
 @SEEDED
-@given(
-    st.sampled_from(["gs", "az", "abfs", "hf", "http", "https", "ftp", "minio", "s3a"]), st.text(max_size=20)
-)
+@given(st.sampled_from(["gs", "az", "abfs", "hf", "ftp", "minio", "s3a"]), st.text(max_size=20))
 def test_a_uri_of_another_scheme_never_becomes_a_folder_or_a_hub_name(scheme: str, rest: str) -> None:
     with pytest.raises(BadSource) as caught:
         parse_source(f"{scheme}://{rest}")
@@ -140,3 +138,151 @@ def test_a_path_that_cannot_be_looked_at_is_refused(text: str) -> None:
 def test_a_hub_name_is_told_that_hubs_are_not_supported_yet() -> None:
     with pytest.raises(BadSource, match="hub are not supported yet"):
         parse_source("Qwen/Qwen2.5-0.5B-Instruct")
+
+
+# ---- web servers
+
+
+@pytest.mark.parametrize(
+    ("text", "uri"),
+    [
+        ("https://host/models/qwen/", "https://host/models/qwen"),
+        ("HTTPS://Host.Example:443/a", "https://host.example/a"),
+        ("http://h:80", "http://h"),
+        ("http://h:8080/", "http://h:8080"),
+        ("http://[::1]:8080/x", "http://[::1]:8080/x"),
+        ("https://h/a b/ü", "https://h/a%20b/%C3%BC"),
+        ("https://h/a%20b%2Fc", "https://h/a%20b%2Fc"),
+        ("https://bücher.example/x", "https://xn--bcher-kva.example/x"),
+    ],
+)
+def test_a_folder_on_a_web_server_has_one_canonical_name(text: str, uri: str) -> None:
+    source = parse_source(text)
+    assert source.uri == uri
+    assert parse_source(uri).uri == uri
+    assert source.is_web
+
+
+def test_the_name_of_an_object_on_a_web_server_is_percent_encoded() -> None:
+    assert parse_source("https://h/m").uri_of("a b#1.safetensors") == "https://h/m/a%20b%231.safetensors"
+
+
+@SEEDED
+@given(st.sampled_from(["http", "https", "HTTPS"]), st.text(max_size=20))
+def test_any_web_address_is_a_source_or_refused_and_stays_one(scheme: str, rest: str) -> None:
+    try:
+        source = parse_source(f"{scheme}://{rest}")
+    except BadSource as error:
+        str(error).encode()
+        return
+    assert source.scheme == scheme.lower()
+    assert source.uri.isascii() and source.uri.isprintable() and " " not in source.uri
+    assert parse_source(source.uri).uri == source.uri
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("https://user:hush@h/m", "user name or password"),
+        ("https://hush@h/m", "user name or password"),
+        ("https:///m?hush", "names no host"),
+        ("https://h:port/m?hush", "host or port"),
+        ("https://h:0/hush", "host or port"),
+        ("https://a b/hush", "host or port"),
+        ("https://h/a/../hush", "between slashes"),
+        ("https://h/a/%2e%2E/hush", "between slashes"),
+        ("https://h/m#hush", "fragment"),
+        ("https://h/m\r\nX-Hush: 1", "control character"),
+        ("https://[::1/hush", "host or port"),
+    ],
+)
+def test_a_web_address_that_can_be_misread_is_refused_and_not_repeated(text: str, why: str) -> None:
+    for parse in (parse_source, parse_object):
+        with pytest.raises(BadSource, match=why) as caught:
+            parse(text)
+        assert "hush" not in str(caught.value)
+
+
+def test_a_folder_takes_no_query_and_the_error_does_not_show_it() -> None:
+    with pytest.raises(BadSource, match="one object only") as caught:
+        parse_source("https://h/m/?X-Amz-Signature=hush")
+    assert "hush" not in str(caught.value)
+
+
+# ---- single objects
+
+
+@pytest.mark.parametrize(
+    ("text", "folder", "name"),
+    [
+        ("s3://b/p/q/x.safetensors", "s3://b/p/q", "x.safetensors"),
+        ("S3://b/x.safetensors", "s3://b", "x.safetensors"),
+        ("https://h/p/x.safetensors", "https://h/p", "x.safetensors"),
+        ("http://h:9/x%20y.safetensors", "http://h:9", "x y.safetensors"),
+    ],
+)
+def test_an_object_is_a_folder_and_a_name_in_it(text: str, folder: str, name: str) -> None:
+    source, found = parse_object(text)
+    assert (source.uri, found) == (folder, name)
+    assert parse_source(source.uri) == parse_source(source.text)
+
+
+def test_the_query_of_an_object_is_kept_and_never_shown() -> None:
+    source, name = parse_object("https://h/p/x.safetensors?X-Amz-Signature=hush%2Fhush&a=b c")
+    assert source.query == "X-Amz-Signature=hush%2Fhush&a=b%20c"
+    assert name == "x.safetensors"
+    assert "hush" not in f"{source!r} {source.uri} {source.uri_of(name)} {source.text}"
+
+
+def test_a_local_file_is_found_by_path_and_by_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b").mkdir()
+    file = tmp_path / "a b" / "x.safetensors"
+    file.touch()
+    monkeypatch.chdir(tmp_path / "a b")
+    for text in (str(file), "x.safetensors", "./x.safetensors", f"file://{tmp_path}/a%20b/x.safetensors"):
+        source, name = parse_object(text)
+        assert (source.scheme, source.prefix, name) == ("file", str(tmp_path / "a b"), "x.safetensors")
+
+
+def test_a_linked_file_keeps_the_links_name(tmp_path: Path) -> None:
+    (tmp_path / "blob").touch()
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert parse_object(str(tmp_path / "model.safetensors"))[1] == "model.safetensors"
+
+
+@pytest.mark.parametrize("text", ["s3://b", "s3://b/", "s3://b/p/", "https://h", "https://h/p/"])
+def test_a_folder_is_no_object(text: str) -> None:
+    with pytest.raises(BadSource, match="names no object"):
+        parse_object(text)
+
+
+@pytest.mark.parametrize("text", ["s3://b//x", "s3://b/p//x", "https://h//x", "https://h/p//x"])
+def test_an_empty_name_before_the_object_is_refused(text: str) -> None:
+    with pytest.raises(BadSource, match="empty name"):
+        parse_object(text)
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "a%00b", "%FF", "%0a"])
+def test_an_object_on_a_web_server_has_a_name_that_a_file_can_have(name: str) -> None:
+    with pytest.raises(BadSource, match="no file can have"):
+        parse_object(f"https://h/p/{name}")
+
+
+def test_a_local_folder_or_nothing_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="is a folder"):
+        parse_object(str(tmp_path))
+    for missing in (str(tmp_path / "gone"), "a\0b", "", "~no-such-user-here/x"):
+        with pytest.raises(BadSource):
+            parse_object(missing)
+
+
+@SEEDED
+@given(st.text(max_size=30) | st.text(max_size=30).map(lambda text: "https://" + text))
+def test_any_text_is_an_object_or_refused_and_nothing_else(text: str) -> None:
+    try:
+        source, name = parse_object(text)
+    except BadSource as error:
+        str(error).encode()
+        return
+    assert name
+    assert source.scheme != "file" or (Path(source.prefix) / name).is_file()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from headrace.store.base import read_whole
 from headrace.store.errors import AccessDenied, BadEndpoint, Changed, NotFound, StoreError, Unsupported
 from headrace.store.s3 import S3Store
-from headrace.store.s3_listing import NotAListing, is_weak, normal_etag, parse_page
+from headrace.store.s3_listing import NotAListing, parse_page
+from headrace.store.versions import is_weak, normal_etag
 from tests.faults import server as faults
 from tests.faults.opening import SECRET, only_object, store_of
 from tests.faults.server import FaultServer, Stored, error_answer, fault_server, head_bytes, list_answer

@@ -1,17 +1,31 @@
 """Proving a ranged read's answer by its head: version, encoding, range and length, before a byte is taken."""
 
 import re
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass
 
 from headrace.source.objects import ObjectInfo
-from headrace.store.errors import Changed, Unsupported
+from headrace.store.errors import Changed, NotFound, StoreError, Unsupported
 from headrace.store.http import Head
-from headrace.store.s3_listing import is_weak, normal_etag
+from headrace.store.versions import http_date_s, is_weak, normal_etag
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
-_AGAIN = "Start again once the upload is complete; a load never mixes two versions."
-_RANGES_REMEDY = "Use a store (or a proxy before it) that answers ranged reads as RFC 9110 says."
+AGAIN = "Start again once the upload is complete; a load never mixes two versions."
+RANGES_REMEDY = "Use a store (or a proxy before it) that answers ranged reads as RFC 9110 says."
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """What a 206 says that it holds: bytes [first, last] of `total`."""
+
+    first: int
+    last: int
+    total: int
+
+
+def content_range(head: Head) -> ContentRange | None:
+    """The Content-Range of a 206; None where there is none, or one without a total."""
+    match = _CONTENT_RANGE.fullmatch(head.headers.get("content-range", ""))
+    return ContentRange(*map(int, match.groups())) if match else None
 
 
 def check_answer(head: Head, item: ObjectInfo, first: int, last: int, uri: str) -> None:
@@ -22,6 +36,12 @@ def check_answer(head: Head, item: ObjectInfo, first: int, last: int, uri: str) 
         Unsupported: it is encoded, or of another range than was asked for.
     """
     _check_version(head, item, uri)
+    check_encoding(head, uri)
+    _check_range(head, item, first, last, uri)
+
+
+def check_encoding(head: Head, uri: str) -> None:
+    """Prove that the body is the object itself and no encoding of it. Raises Unsupported."""
     encoding = head.headers.get("content-encoding", "").lower()
     if encoding not in ("", "identity", "aws-chunked"):
         raise Unsupported(
@@ -30,7 +50,6 @@ def check_answer(head: Head, item: ObjectInfo, first: int, last: int, uri: str) 
             remedy="Upload it without Content-Encoding.",
             status=head.status,
         )
-    _check_range(head, item, first, last, uri)
 
 
 def _check_version(head: Head, item: ObjectInfo, uri: str) -> None:
@@ -40,17 +59,17 @@ def _check_version(head: Head, item: ObjectInfo, uri: str) -> None:
         raise Changed(
             uri,
             f"The object was replaced: listed as {item.version:.80}, now {etag:.80}.",
-            remedy=_AGAIN,
+            remedy=AGAIN,
             status=head.status,
         )
     if etag and item.version and not is_weak(item.version):
         return
-    modified_s = _seconds(head.headers.get("last-modified", ""))
+    modified_s = http_date_s(head.headers.get("last-modified", ""))
     if None not in (modified_s, item.modified_s) and modified_s != item.modified_s:
         raise Changed(
             uri,
             "The object was written to after it was listed (Last-Modified differs).",
-            remedy=_AGAIN,
+            remedy=AGAIN,
             status=head.status,
         )
 
@@ -61,45 +80,51 @@ def _check_range(head: Head, item: ObjectInfo, first: int, last: int, uri: str) 
     if head.status == 200:
         if first != 0 or last != item.size_bytes - 1:
             raise Unsupported(
-                uri, f"{asked}, the whole object was sent.", remedy=_RANGES_REMEDY, status=head.status
+                uri, f"{asked}, the whole object was sent.", remedy=RANGES_REMEDY, status=head.status
             )
         if length is not None and int(length) != item.size_bytes:
             raise Changed(
                 uri,
                 f"The object has {int(length):,} bytes, but was listed with {item.size_bytes:,}.",
-                remedy=_AGAIN,
+                remedy=AGAIN,
                 status=head.status,
             )
         return
-    match = _CONTENT_RANGE.fullmatch(head.headers.get("content-range", ""))
-    if match is None:
+    sent = content_range(head)
+    if sent is None:
         raise Unsupported(
             uri,
             f"{asked}, but the answer has no valid Content-Range.",
-            remedy=_RANGES_REMEDY,
+            remedy=RANGES_REMEDY,
             status=head.status,
         )
-    got_first, got_last, total = map(int, match.groups())
+    got_first, got_last, total = sent.first, sent.last, sent.total
     if total != item.size_bytes:
         raise Changed(
             uri,
             f"The object has {total:,} bytes, but was listed with {item.size_bytes:,}.",
-            remedy=_AGAIN,
+            remedy=AGAIN,
             status=head.status,
         )
     if (got_first, got_last) != (first, last):
         raise Unsupported(
-            uri, f"{asked}, {got_first}-{got_last} were sent.", remedy=_RANGES_REMEDY, status=head.status
+            uri, f"{asked}, {got_first}-{got_last} were sent.", remedy=RANGES_REMEDY, status=head.status
         )
     if length is not None and int(length) != last - first + 1:
         raise Unsupported(
-            uri, f"{asked}, but the body has {length} bytes.", remedy=_RANGES_REMEDY, status=head.status
+            uri, f"{asked}, but the body has {length} bytes.", remedy=RANGES_REMEDY, status=head.status
         )
 
 
-def _seconds(text: str) -> int | None:
-    try:
-        moment = parsedate_to_datetime(text)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, TypeError, OverflowError):
-        return None
+def changed_error(error: StoreError, status: int) -> StoreError:
+    """The error of a pinned read: that the object changed, where its condition failed or it is gone."""
+    if status != 412 and not isinstance(error, NotFound):
+        return error
+    return Changed(
+        error.uri,
+        f"The object was {'replaced' if status == 412 else 'removed'} after it was listed.",
+        remedy=AGAIN,
+        status=status,
+        code=error.code,
+        request_id=error.request_id,
+    )
