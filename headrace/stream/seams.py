@@ -33,3 +33,15 @@ class Verifier(Protocol):
             TransientError: the chunk is worth another read, from its first byte on.
             StoreError: final.
         """
+
+
+class Share(Protocol):
+    """Divides a plan among several transfers (of several processes) that all have the whole of it."""
+
+    def reads(self, chunk: Chunk) -> bool | None:
+        """Whether this transfer reads the plan's next chunk; False where another does, None for "not yet".
+
+        Called under the transfer's lock, in the plan's order; a chunk that was answered is not asked about
+        again, also where it is read in parts. After a None, `Transfer.wake` makes the transfer ask again. What
+        is answered False counts for nothing here: neither its bytes nor the groups that it completes.
+        """

@@ -18,7 +18,7 @@ from headrace.stream.convert import convert
 from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes
 from headrace.stream.progress import Progress
 from headrace.stream.retry import RETRIED, RetryPolicy, retry_after_s
-from headrace.stream.seams import Buffers, Gate, Verifier
+from headrace.stream.seams import Buffers, Gate, Share, Verifier
 
 DEFAULT_CONCURRENCY = 8
 
@@ -41,6 +41,7 @@ class Transfer:
         readers: Sequence[Reader] = (),
         policy: RetryPolicy | None = None,
         gate: Gate | None = None,
+        share: Share | None = None,
         verifier: Verifier | None = None,
         rate_limit_mb_s: float | None = None,
         deadline_s: float | None = None,
@@ -55,7 +56,8 @@ class Transfer:
             readers: open connections that the first workers take over.
         """
         self._plan, self._items, self._store, self._memory = plan, items, store, memory
-        self._gate, self._verifier = gate, verifier
+        self._gate, self._share, self._verifier = gate, share, verifier
+        self._bytes_total, self._groups_total = plan.bytes_total, len(plan.groups)
         self._requests = 0
         self._buffers: dict[int, memoryview] = {}
         self._finished = [group for group, size in plan.groups.items() if size == 0]
@@ -73,6 +75,7 @@ class Transfer:
         self._started = time.monotonic()
         self._ended: float | None = None if plan.chunks else self._started
         assert concurrency is None or concurrency >= 1
+        assert gate is None or share is None  # what is shared waits for room by itself
         count = min(concurrency or DEFAULT_CONCURRENCY, len(plan.chunks))
         spare = list(readers[count:])
         for reader in spare:
@@ -91,7 +94,7 @@ class Transfer:
             end = self._ended if self._ended is not None else time.monotonic()
             return Progress(
                 bytes_done=self._bytes_done + under_way,
-                bytes_total=self._plan.bytes_total,
+                bytes_total=self._bytes_total,
                 seconds=end - self._started,
                 retries=self._retries,
                 hedges=0,
@@ -99,15 +102,17 @@ class Transfer:
                 requests=self._requests,
                 concurrency=len(self._running),
                 groups_done=len(self._finished),
-                groups_total=len(self._plan.groups),
+                groups_total=self._groups_total,
             )
 
     def finished_groups(self) -> Iterator[int]:
         """Each group's number once, as it completes; those without bytes first. Raises what ended the transfer."""
         at = 0
-        while at < len(self._plan.groups):
+        while at < self._groups_total:
             with self._changed:
-                self._changed.wait_for(lambda: self._failure is not None or len(self._finished) > at)  # noqa: B023
+                self._changed.wait_for(
+                    lambda: self._failure is not None or len(self._finished) > at or at >= self._groups_total  # noqa: B023
+                )
                 new = self._finished[at:]
                 if not new and self._failure is not None:
                     raise self._failure
@@ -132,7 +137,7 @@ class Transfer:
             thread.join()
         if self._failure is not None:
             raise self._failure
-        assert self._bytes_done == self._plan.bytes_total
+        assert self._bytes_done == self._bytes_total
 
     def cancel(self) -> None:
         """End all reads and connections; who waits gets Cancelled."""
@@ -166,22 +171,33 @@ class Transfer:
 
     def _next_chunk(self) -> Chunk | None:
         with self._changed:
-            if self._next is None:
-                self._next = next(self._chunks, None)
-            chunk = self._next
-            if chunk is None:
-                return None
-            if self._gate is not None:
-                gate = self._gate
-                self._changed.wait_for(
-                    lambda: self._stop.is_set() or self._next is not chunk or gate.may_start(chunk)
-                )
-                if self._stop.is_set():
+            while not self._stop.is_set():
+                if self._next is None:
+                    self._next = next(self._chunks, None)
+                chunk = self._next
+                if chunk is None:
                     return None
-                if self._next is not chunk:
-                    return self._next_chunk()
-            self._next = None
-            return chunk
+                reads = True if self._share is None else self._share.reads(chunk)
+                if reads is False:
+                    self._next = None
+                    self._leave(chunk)
+                elif reads and (self._gate is None or self._gate.may_start(chunk)):
+                    self._next = None
+                    return chunk
+                else:
+                    self._changed.wait()
+            return None
+
+    def _leave(self, chunk: Chunk) -> None:
+        """Another transfer reads the chunk: it counts for nothing here."""
+        self._bytes_total -= chunk.end - chunk.start
+        for piece in chunk.pieces:
+            self._left[piece.group] -= piece.end - piece.start
+            if self._left[piece.group] == 0:
+                self._groups_total -= 1
+        if self._bytes_done == self._bytes_total:
+            self._ended = time.monotonic()
+        self._changed.notify_all()
 
     def _fetch(self, number: int, reader: Reader, chunk: Chunk) -> None:
         views, converted = self._views(chunk)
@@ -204,7 +220,7 @@ class Transfer:
                 self._left[piece.group] -= piece.end - piece.start
                 if self._left[piece.group] == 0:
                     self._finished.append(piece.group)
-            if self._bytes_done == self._plan.bytes_total:
+            if self._bytes_done == self._bytes_total:
                 self._ended = time.monotonic()
             self._changed.notify_all()
 
