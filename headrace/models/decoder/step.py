@@ -1,18 +1,29 @@
-"""What all layers of one step share: angles, slots and masks, made once a step and window size."""
+"""What all layers of one step share: angles, slots and masks, made once a step and window size.
+
+Where there are kernels for it, one call of theirs attends to all rows of a step. They serve every arithmetic, since a
+row's result never depends on the others. Elsewhere torch goes through prompt chunks and groups of decoding requests.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from headrace.kernels.native_attention import (
+    NativeContext,
+    Span,
+    fastest_way,
+    native_attention,
+    native_context,
+)
 from headrace.models.batch import ForwardBatch
 from headrace.models.decoder.arithmetic import Arithmetic, Attend
 from headrace.models.decoder.groups import Decodes, attend_decodes, group_decodes
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionContext:
-    """What the layers of one window size attend to.
+class ReferenceContext:
+    """What the layers of one window size attend to, without kernels.
 
     Attributes:
         prefills: rows and attention of each prompt chunk, in row order.
@@ -21,6 +32,9 @@ class AttentionContext:
 
     prefills: tuple[tuple[slice, Attend], ...]
     decodes: Decodes | None
+
+
+AttentionContext = NativeContext | ReferenceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +63,39 @@ def prepare_step(
     """`windows` are the different window sizes of the model's layers; cos and sin are of the model's dtype."""
     longest = max([span.context_slots.shape[0] for span in batch.prefills], default=0)
     longest = max(longest, batch.decode_slots.shape[1])
+    way = fastest_way(cos.dtype, cos.device)
+    spans = [] if way is None else _spans(batch)
     made: dict[int | None, AttentionContext] = {}
     attention: dict[int | None, AttentionContext] = {}
     for window in windows:
         # What reaches over everything is no window.
         effective = window if window is not None and window < longest else None
         if effective not in made:
-            made[effective] = _attention_context(batch, arithmetic, cos.dtype, effective)
+            made[effective] = (
+                _reference_context(batch, arithmetic, cos.dtype, effective)
+                if way is None
+                else native_context(spans, way, effective)
+            )
         attention[window] = made[effective]
     return StepContext(cos, sin, batch.write_slots, attention)
 
 
-def _attention_context(
+def _spans(batch: ForwardBatch) -> list[Span]:
+    spans = [
+        Span(span.start, span.length, span.context_slots, span.context_slots.shape[0])
+        for span in batch.prefills
+    ]
+    first = batch.positions.shape[0] - batch.decode_slots.shape[0]
+    for row, (slots, length) in enumerate(
+        zip(batch.decode_slots, batch.decode_lengths.tolist(), strict=True)
+    ):
+        spans.append(Span(first + row, 1, slots, length))
+    return spans
+
+
+def _reference_context(
     batch: ForwardBatch, arithmetic: Arithmetic, dtype: torch.dtype, window: int | None
-) -> AttentionContext:
+) -> ReferenceContext:
     prefills = tuple(
         (
             slice(span.start, span.start + span.length),
@@ -70,7 +103,7 @@ def _attention_context(
         )
         for span in batch.prefills
     )
-    return AttentionContext(prefills, group_decodes(batch, arithmetic, dtype, window))
+    return ReferenceContext(prefills, group_decodes(batch, arithmetic, dtype, window))
 
 
 def sequence_lengths(batch: ForwardBatch) -> torch.Tensor:
@@ -91,6 +124,8 @@ def attend(
     context: AttentionContext, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
     """query [tokens, heads, head_dim] over one layer's cache; gives [tokens, heads * head_dim]."""
+    if isinstance(context, NativeContext):
+        return native_attention(query, keys, values, context)
     parts = [attend_rows(query[rows], keys, values) for rows, attend_rows in context.prefills]
     if context.decodes is not None:
         parts.append(attend_decodes(query[-context.decodes.count :], keys, values, context.decodes))
