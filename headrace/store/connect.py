@@ -1,5 +1,6 @@
 """Opening a connection: name look-up, TCP and TLS, each within a bounded time and endable from another thread."""
 
+import logging
 import socket
 import ssl
 import threading
@@ -8,42 +9,58 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.store.errors import BadEndpoint, TlsError, Unreachable
+from headrace.store.errors import StoreError, TlsError, Unreachable
+from headrace.store.proxy import Proxy, proxy_for
+from headrace.store.trust import CLIENT_CERTIFICATE_VARIABLE, SYSTEM_TRUST, Trust, tls_context
 
 CONNECT_TIMEOUT_S = 1.8  # name look-up and TCP together
 TLS_TIMEOUT_S = 10.0
-_PLAIN_REMEDY = "If the store speaks plain HTTP, write http:// in AWS_ENDPOINT_URL."
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_logger = logging.getLogger(__name__)
 
 Address = tuple[int, int, int, str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to connect: scheme, host and port of one origin, and how to trust it."""
+    """Where to connect: scheme, host and port of one origin, how to trust it and through what.
+
+    Attributes:
+        named_by: what a person corrects if it is wrong: the URL, or the name of a setting.
+    """
 
     scheme: str
     host: str
     port: int
-    ca_bundle: str | None = None
+    trust: Trust = SYSTEM_TRUST
+    proxy: Proxy | None = None
+    named_by: str = "the URL"
+
+    @property
+    def authority(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
         """The origin as a URL, for messages."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{self.authority}"
 
 
-def endpoint_of(url: str, ca_bundle: str | None) -> Endpoint:
-    """The endpoint of a URL whose scheme and host were checked before."""
+def endpoint_of(url: str, trust: Trust = SYSTEM_TRUST, *, named_by: str = "the URL") -> Endpoint:
+    """The endpoint of a URL whose scheme and host were checked before, through the environment's proxy.
+
+    Raises BadEndpoint for a proxy's address that is none.
+    """
     parts = urlsplit(url)
     assert parts.hostname is not None
-    return Endpoint(
-        parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), ca_bundle
-    )
+    port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    proxy = proxy_for(parts.scheme, parts.hostname, port)
+    return Endpoint(parts.scheme, parts.hostname, port, trust, proxy, named_by)
 
 
 def open_socket(endpoint: Endpoint, register: Callable[[socket.socket], None]) -> socket.socket:
-    """A TCP connection, within CONNECT_TIMEOUT_S of the call.
+    """A TCP connection to the endpoint or its proxy, within CONNECT_TIMEOUT_S of the call.
 
     Args:
         register: is given each socket before it connects, so that another thread can shut it down.
@@ -65,21 +82,22 @@ def open_socket(endpoint: Endpoint, register: Callable[[socket.socket], None]) -
             connection.close()
             error = caught
     cause = "timed out" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", error))
-    raise Unreachable(
-        endpoint.url,
-        f"No connection to the endpoint: {cause.lower()}.",
-        remedy="Check that the store runs there, and AWS_ENDPOINT_URL (scheme, host and port).",
-    ) from None
+    place, remedy = "the endpoint", f"Check that it runs, and {endpoint.named_by} (scheme, host and port)."
+    if endpoint.proxy is not None:
+        place, remedy = f"the proxy {endpoint.proxy.url}", endpoint.proxy.remedy
+    raise Unreachable(endpoint.url, f"No connection to {place}: {cause.lower()}.", remedy=remedy) from None
 
 
 def _resolve(endpoint: Endpoint) -> list[Address]:
     """getaddrinfo with a time limit, which it does not have by itself."""
     found: list[list[Address]] = []
     failed: list[str] = []
+    proxy = endpoint.proxy
+    host, port = (proxy.host, proxy.port) if proxy else (endpoint.host, endpoint.port)
 
     def look_up() -> None:
         try:
-            found.append(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]
+            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]
         except (OSError, UnicodeError) as error:  # UnicodeError: a label that IDNA does not allow
             failed.append(str(getattr(error, "strerror", None) or error))
 
@@ -91,8 +109,8 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
     why = failed[0] if failed else "the name server does not answer"
     raise Unreachable(
         endpoint.url,
-        f"The host {endpoint.host} cannot be found: {why}.",
-        remedy="Check the host in AWS_ENDPOINT_URL, or the name server.",
+        f"The {'proxy' if proxy else 'host'} {host} cannot be found: {why}.",
+        remedy=proxy.remedy if proxy else f"Check the host in {endpoint.named_by}, or the name server.",
     )
 
 
@@ -105,46 +123,61 @@ def start_tls(
         TlsError: the certificate is not trusted, or the other end does not speak TLS.
         Unreachable: the handshake was cut off or timed out.
     """
-    context = tls_context(endpoint.ca_bundle)
+    context = tls_context(endpoint.trust)
+    if endpoint.trust.insecure:
+        _warn_of_insecurity(endpoint.url)
     wrapped = context.wrap_socket(raw, server_hostname=endpoint.host, do_handshake_on_connect=False)
     register(wrapped)
     wrapped.settimeout(TLS_TIMEOUT_S)
+    plain_remedy = f"If it speaks plain HTTP, write http:// in {endpoint.named_by}."
     try:
         wrapped.do_handshake()
     except ssl.SSLCertVerificationError as error:
-        trusted = endpoint.ca_bundle or "the system's CA certificates"
         raise TlsError(
             endpoint.url,
-            f"The certificate of {endpoint.host} is not trusted by {trusted}: {error.verify_message}.",
-            remedy="Set AWS_CA_BUNDLE to a file with the CA that signed it.",
+            f"The certificate of {endpoint.host} is not trusted by {endpoint.trust.authorities}: "
+            f"{error.verify_message}.",
+            remedy=f"Set {endpoint.trust.ca_variable} to a file with the CA that signed it.",
         ) from None
     except ssl.SSLError as error:
+        if (refused := client_certificate_error(error, endpoint)) is not None:
+            raise refused from None
         # Cut off in the handshake: a store that restarts does so, and some that speak plain HTTP.
         kind = Unreachable if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) else TlsError
         reason = (error.reason or str(error)).replace("_", " ").lower()
-        raise kind(endpoint.url, f"The TLS handshake failed: {reason}.", remedy=_PLAIN_REMEDY) from None
+        raise kind(endpoint.url, f"The TLS handshake failed: {reason}.", remedy=plain_remedy) from None
     except OSError as error:
         reason = "timed out" if isinstance(error, TimeoutError) else str(error.strerror or error).lower()
-        raise Unreachable(
-            endpoint.url, f"The TLS handshake failed: {reason}.", remedy=_PLAIN_REMEDY
-        ) from None
+        raise Unreachable(endpoint.url, f"The TLS handshake failed: {reason}.", remedy=plain_remedy) from None
     return wrapped
 
 
-_contexts: dict[str | None, ssl.SSLContext] = {}
-_contexts_lock = threading.Lock()
+def client_certificate_error(error: ssl.SSLError, endpoint: Endpoint) -> StoreError | None:
+    """The typed error where the other end is not content with our own certificate, or with having none.
+
+    In TLS 1.3 it says so only after the handshake, in place of the first answer.
+    """
+    reason = error.reason or ""
+    if "ALERT" not in reason or not ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return None
+    shown = endpoint.trust.client_certificate
+    return TlsError(
+        endpoint.url,
+        f"The server refuses the client certificate {shown}: {reason.replace('_', ' ').lower()}."
+        if shown
+        else "The server asks for a client certificate.",
+        remedy=f"Name one that it trusts in {CLIENT_CERTIFICATE_VARIABLE}.",
+    )
 
 
-def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """The process's TLS settings for one CA bundle (None: the system's). Raises BadEndpoint for a bad file."""
-    with _contexts_lock:
-        if ca_bundle not in _contexts:
-            try:
-                _contexts[ca_bundle] = ssl.create_default_context(cafile=ca_bundle)
-            except OSError as error:
-                raise BadEndpoint(
-                    str(ca_bundle),
-                    f"The CA bundle cannot be used: {error.strerror or error}.",
-                    remedy="AWS_CA_BUNDLE must name a file of certificates in PEM form.",
-                ) from None
-        return _contexts[ca_bundle]
+_insecure_urls: set[str] = set()
+
+
+def _warn_of_insecurity(url: str) -> None:
+    if url not in _insecure_urls:
+        _insecure_urls.add(url)
+        _logger.warning(
+            "%s: its certificate is NOT checked, as was asked for: whoever is on the way can read and change "
+            "everything, credentials and weights.",
+            url,
+        )

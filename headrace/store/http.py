@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import h11
 
-from headrace.store.connect import Endpoint, open_socket, start_tls
+from headrace.store.connect import Endpoint, client_certificate_error, open_socket, start_tls
 from headrace.store.errors import TransientError
+from headrace.store.tunnel import open_tunnel, refusal
 
 STALL_TIMEOUT_S = 30.0
 MAX_HEAD_BYTES = 64 << 10
@@ -58,11 +59,21 @@ class HttpConnection:
     def request(self, target: str, headers: Sequence[tuple[str, str]]) -> Head:
         """Send a GET and read the response's head.
 
+        Args:
+            headers: with a Host among them.
+
         Raises:
             Unreachable: the host does not resolve or refuses the connection.
             TlsError: the handshake failed.
+            AccessDenied: a proxy does not let us pass.
             TransientError: reset, time-out or a broken response.
         """
+        proxy = self.endpoint.proxy
+        if proxy is not None and self.endpoint.scheme == "http":
+            # With the Host as it is sent: a proxy puts the one of the address in its place, which may be signed.
+            target = f"http://{next(value for name, value in headers if name == 'Host')}{target}"
+            if proxy.authorization:
+                headers = [*headers, ("Proxy-Authorization", proxy.authorization)]
         if self._left != 0 or (self._socket is not None and not _is_quiet(self._socket)):
             self.close()  # the last body was not read to its end, or something came after it
         kept = self._socket is not None
@@ -88,6 +99,9 @@ class HttpConnection:
             response.status_code,
             {name.decode().lower(): value.decode("latin-1") for name, value in response.headers},
         )
+        if head.status == 407 and self.endpoint.proxy is not None:
+            self.close()
+            raise refusal(self.endpoint, self.endpoint.proxy, head.status)
         self._parser = parser
         self._reuse = (
             response.http_version == b"1.1" and "close" not in head.headers.get("connection", "").lower()
@@ -190,6 +204,8 @@ class HttpConnection:
             connection = open_socket(self.endpoint, self._register)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.endpoint.scheme == "https":
+                if self.endpoint.proxy is not None:
+                    open_tunnel(connection, self.endpoint, self.endpoint.proxy)
                 connection = start_tls(connection, self.endpoint, self._register)
                 # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
                 connection.settimeout(self._stall_timeout_s)
@@ -212,15 +228,21 @@ class HttpConnection:
     def _translated(self) -> Iterator[None]:
         """Turn what a socket raises into TransientError, with the connection closed."""
         kind: type[TransientError] = TransientError
-        remedy = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
+        named_by = self.endpoint.named_by
+        remedy = f"Try again; if it is always so, check the scheme and the port in {named_by}."
         try:
             yield
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
             cause = f"No byte came for {self._stall_timeout_s:g} s."
         except h11.RemoteProtocolError as error:
             cause = f"The answer is not valid HTTP: {error}."
-            remedy = "Check that the port in AWS_ENDPOINT_URL is the one of the store's S3 API."
+            remedy = f"Check that the port in {named_by} is the right one of that server."
         except OSError as error:
+            if isinstance(error, ssl.SSLError):
+                refused = client_certificate_error(error, self.endpoint)
+                if refused is not None:
+                    self.close()
+                    raise refused from None
             kind, cause = ConnectionLost, f"The connection broke: {error.strerror or error}."
         else:
             return

@@ -169,7 +169,8 @@ class S3Connection:
         self._netloc = f"{bucket}.{parts.netloc}" if in_host else parts.netloc
         self._origin = f"{parts.scheme}://{self._netloc}"
         self.http = HttpConnection(
-            endpoint_of(self._origin, settings.ca_bundle), stall_timeout_s=stall_timeout_s
+            endpoint_of(self._origin, settings.trust, named_by="AWS_ENDPOINT_URL"),
+            stall_timeout_s=stall_timeout_s,
         )
 
     def get(self, key: str, query: dict[str, str], headers: dict[str, str]) -> Head:

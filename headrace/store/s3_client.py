@@ -2,7 +2,6 @@
 
 import os
 from typing import Any
-from urllib.parse import urlsplit
 
 from botocore.client import BaseClient
 from botocore.config import Config
@@ -20,10 +19,12 @@ from botocore.exceptions import (
 )
 from botocore.session import Session
 
-from headrace.store.connect import CONNECT_TIMEOUT_S
+from headrace.store.connect import CONNECT_TIMEOUT_S, endpoint_of
 from headrace.store.errors import NoCredentials, StoreError, TlsError, TransientError, Unreachable
+from headrace.store.proxy import proxy_url_for
 from headrace.store.s3_errors import error_of_code
 from headrace.store.s3_settings import S3Settings
+from headrace.store.trust import Trust
 
 READ_TIMEOUT_S = 60
 _RETRY_REMEDY = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
@@ -53,23 +54,38 @@ def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10
         retries={"mode": "standard", "total_max_attempts": attempts},
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         user_agent="headrace",
-        # A proxy of the environment cannot reach this machine's own loopback.
-        proxies={} if _is_loopback(settings.endpoint_url) else None,
+        proxies=_proxies(settings.endpoint_url),
+        client_cert=_client_certificate(settings.trust),
         **options,
     )
     client: BaseClient = session.create_client(
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint_url,
-        verify=settings.ca_bundle,
+        verify=_verify(settings.trust),
         config=config,
     )
     return client
 
 
-def _is_loopback(endpoint_url: str) -> bool:
-    host = urlsplit(endpoint_url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+def _proxies(endpoint_url: str) -> dict[str, str]:
+    """botocore's own look at the environment knows neither networks in NO_PROXY nor loopback."""
+    endpoint = endpoint_of(endpoint_url)
+    found = proxy_url_for(endpoint.scheme, endpoint.host, endpoint.port)
+    return {endpoint.scheme: found[1]} if found else {}
+
+
+def _client_certificate(trust: Trust) -> str | tuple[str, str] | None:
+    if trust.client_certificate is None or trust.client_key is None:
+        return trust.client_certificate
+    return trust.client_certificate, trust.client_key
+
+
+def _verify(trust: Trust) -> bool | str | None:
+    """botocore's `verify`; None leaves it to botocore's own list of authorities."""
+    if trust.insecure:
+        return False
+    return trust.ca_bundle or os.environ.get("SSL_CERT_FILE") or None
 
 
 def store_error(

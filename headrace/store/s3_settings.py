@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
+from headrace.store.trust import Trust, resolve_trust
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -33,14 +34,14 @@ class S3Settings:
         endpoint_url: scheme, host and port without a path, e.g. "http://127.0.0.1:9000".
         path_style: the bucket is in the path (custom endpoints), not in the host name (AWS).
         region: the region that requests are signed for.
-        ca_bundle: a file of CA certificates, or None for the system's.
+        trust: which certificates are believed, and which one is shown.
         origins: setting → where it came from, for a person.
     """
 
     endpoint_url: str
     path_style: bool
     region: str
-    ca_bundle: str | None
+    trust: Trust
     origins: Mapping[str, str]
     environ: Mapping[str, str] = field(repr=False)  # holds the secret key
 
@@ -84,7 +85,7 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
     """Find endpoint, addressing, region and CA bundle; credentials are looked for when first asked for.
 
     Raises:
-        BadEndpoint: the endpoint has no scheme or host, or a path.
+        BadEndpoint: the endpoint has no scheme or host, or a path; a certificate's file does not exist.
         WrongRegion: the region's name cannot be one.
         NoCredentials: the profile that AWS_PROFILE names does not exist, or AWS's files cannot be read.
     """
@@ -108,6 +109,7 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
             f"{region!r:.80} cannot be the name of a region.",
             remedy="Write a name like us-east-1, which most self-hosted stores expect.",
         )
+    trust = resolve_trust(environ, bundle=bundle, bundle_from=bundle_from, ca_variable="AWS_CA_BUNDLE")
     custom = bool(endpoint)
     if not endpoint:
         endpoint_from, endpoint = "AWS, by region", _aws_endpoint(region)
@@ -115,8 +117,12 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
         endpoint_url=_check_endpoint(endpoint, endpoint_from),
         path_style=custom,
         region=region,
-        ca_bundle=_check_bundle(bundle, bundle_from),
-        origins={"region": region_from, "endpoint": endpoint_from, "ca_bundle": bundle_from or "system"},
+        trust=trust,
+        origins={
+            "region": region_from,
+            "endpoint": endpoint_from,
+            "ca_bundle": bundle_from or trust.authorities,
+        },
         environ=environ,
     )
 
@@ -160,16 +166,6 @@ def _check_endpoint(endpoint: str, origin: str) -> str:
             remedy=_ENDPOINT_REMEDY + " The bucket belongs in the s3:// URI.",
         )
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _check_bundle(bundle: str, origin: str) -> str | None:
-    if not bundle:
-        return None
-    if not os.path.isfile(bundle):  # noqa: PTH113 (pathlib is not needed before the first byte)
-        raise BadEndpoint(
-            bundle, f"The CA bundle from {origin} does not exist.", remedy="Correct or unset it."
-        )
-    return bundle
 
 
 def _names_profile(environ: Mapping[str, str]) -> bool:
