@@ -12,6 +12,7 @@ from headrace.source.objects import Listing, ObjectInfo
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
+MANIFEST_NAME = "headrace.manifest.json"
 MAX_METADATA_BYTES = 64 << 20
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_NAMES = frozenset(
@@ -27,7 +28,7 @@ TOKENIZER_NAMES = frozenset(
 # What stands in for tokenizer.json where there is none: SentencePiece, tiktoken, GPT-2's pair of files.
 VOCABULARY_NAMES = frozenset({"tokenizer.model", "tiktoken.model", "vocab.json", "merges.txt"})
 VOCABULARY_SUFFIX = ".tiktoken"
-_METADATA_NAMES = frozenset({CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME})
+_METADATA_NAMES = frozenset({CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME, MANIFEST_NAME})
 _SHOWN = 8  # names in a message
 _NUMBERED = re.compile(r"(.+)-(\d{5,18})-of-(\d{5,18})\.safetensors", re.ASCII)
 

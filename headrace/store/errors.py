@@ -74,6 +74,10 @@ class Changed(StoreError):
     """The object was replaced, or vanished, since it was listed."""
 
 
+class Corrupt(StoreError):
+    """Bytes are not those that the manifest, or the store's own checksum of the whole object, was made of."""
+
+
 class Unsupported(StoreError):
     """The store answered in a way that Headrace cannot use."""
 

@@ -43,10 +43,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One safetensors object with its proved header."""
+    """One safetensors object with its proved header.
+
+    Attributes:
+        header: the JSON as it was read, for who verifies every byte of the object.
+    """
 
     item: ObjectInfo
     tensors: dict[str, TensorInfo]
+    header: bytes = b""
 
 
 def header_length(prefix: bytes, size_bytes: int, where: str) -> int:
@@ -91,7 +96,7 @@ def parse_header(header: bytes, item: ObjectInfo, where: str) -> Shard:
             where,
             f"the object {kind}: the header describes {end:,} bytes, the listing says {item.size_bytes:,}.",
         )
-    return Shard(item, tensors)
+    return Shard(item, tensors, header)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
