@@ -108,7 +108,11 @@ def store_error(
         return TlsError(
             endpoint, f"The TLS handshake failed: {error}", remedy="Name the store's CA in AWS_CA_BUNDLE."
         )
-    if isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError):
+    if isinstance(error, ProxyConnectionError) and (proxy := endpoint_of(endpoint).proxy) is not None:
+        return Unreachable(
+            endpoint, f"The proxy {proxy.url} does not answer or does not let us pass.", remedy=proxy.remedy
+        )
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
         return Unreachable(
             endpoint,
             "The endpoint does not answer.",
