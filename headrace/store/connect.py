@@ -125,7 +125,7 @@ def start_tls(
     """
     context = tls_context(endpoint.trust)
     if endpoint.trust.insecure:
-        _warn_of_insecurity(endpoint.url)
+        warn_of_insecurity(endpoint.url)
     wrapped = context.wrap_socket(raw, server_hostname=endpoint.host, do_handshake_on_connect=False)
     register(wrapped)
     wrapped.settimeout(TLS_TIMEOUT_S)
@@ -173,7 +173,8 @@ def client_certificate_error(error: ssl.SSLError, endpoint: Endpoint) -> StoreEr
 _insecure_urls: set[str] = set()
 
 
-def _warn_of_insecurity(url: str) -> None:
+def warn_of_insecurity(url: str) -> None:
+    """Say, once for each endpoint, that its certificate is not checked."""
     if url not in _insecure_urls:
         _insecure_urls.add(url)
         _logger.warning(

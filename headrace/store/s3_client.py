@@ -18,8 +18,10 @@ from botocore.exceptions import (
     SSLError,
 )
 from botocore.session import Session
+from urllib3 import disable_warnings
+from urllib3.exceptions import InsecureRequestWarning
 
-from headrace.store.connect import CONNECT_TIMEOUT_S, endpoint_of
+from headrace.store.connect import CONNECT_TIMEOUT_S, endpoint_of, warn_of_insecurity
 from headrace.store.errors import NoCredentials, StoreError, TlsError, TransientError, Unreachable
 from headrace.store.proxy import proxy_url_for
 from headrace.store.s3_errors import error_of_code
@@ -42,6 +44,9 @@ def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10
     credentials = settings.credentials()
     session = Session()
     session._credentials = credentials  # the resolver's own, which renew themselves; botocore has no setter
+    if settings.trust.insecure and settings.endpoint_url.startswith("https:"):
+        warn_of_insecurity(endpoint_of(settings.endpoint_url).url)
+        disable_warnings(InsecureRequestWarning)  # urllib3's own comes with each request
     options: dict[str, Any] = {}
     if settings.path_style and "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
         # Stores that are not AWS often know no CRC trailers. Over http the body is signed instead.
