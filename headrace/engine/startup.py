@@ -45,7 +45,9 @@ class _Report:
         if self.transfer is None:
             return LoadProgress(self.phase)
         now = self.transfer.progress()
-        return LoadProgress(self.phase, now.bytes_done, now.bytes_total, now.retries)
+        return LoadProgress(
+            self.phase, now.bytes_done, now.bytes_total, now.retries, now.hedges, now.concurrency
+        )
 
 
 def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":

@@ -110,12 +110,17 @@ class LoadProgress(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         phase: a word or two for a person: "listing", "streaming weights", "warming up".
         bytes_total: 0 until the read plan is known.
+        retries: reads that failed and were tried again.
+        hedges: slow reads that a second connection was put to.
+        concurrency: connections that read at this moment.
     """
 
     phase: str
     bytes_done: int = 0
     bytes_total: int = 0
     retries: int = 0
+    hedges: int = 0
+    concurrency: int = 0
 
 
 class ModelInfo(msgspec.Struct, frozen=True, tag=True):

@@ -22,6 +22,7 @@ from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
 from headrace.server.startup_log import log_startup
+from headrace.server.status_line import StatusLine
 from headrace.server.text_threads import TextThreads
 
 # How long an engine may take to end by itself, and answers to leave, before they are cut off.
@@ -61,13 +62,15 @@ def serve(
     Raises HeadraceError if the engine cannot serve. The caller ends the engine, and is left with `texts` that may
     still be busy.
     """
-    configure_logging(options.log_level)
+    status = configure_logging(options.log_level)
     for note in options.notes:
         _log.info("%s", note)
     channel = FrontChannel(address)
     try:
         return asyncio.run(
-            _serve(options, listener, channel, engine, signals, texts, chat_template, engine_started_s)
+            _serve(
+                options, listener, channel, engine, signals, texts, chat_template, engine_started_s, status
+            )
         )
     finally:
         channel.close()
@@ -82,6 +85,7 @@ async def _serve(
     texts: TextThreads,
     chat_template: str | None,
     engine_started_s: float,
+    status: StatusLine,
 ) -> int:
     loop = asyncio.get_running_loop()
     build = partial(
@@ -98,7 +102,7 @@ async def _serve(
     host, port = listener.getsockname()[:2]
     _log.info("Listening on http://%s:%d; the model is loading.", f"[{host}]" if ":" in host else host, port)
     failed = loop.create_task(client.failed())
-    log = loop.create_task(log_startup(client, engine_started_s))
+    log = loop.create_task(log_startup(client, engine_started_s, status))
     try:
         await _wait(serving, failed, ended, stop, first=True)
         if serving.done():

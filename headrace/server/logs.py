@@ -3,13 +3,16 @@
 import logging
 import sys
 
+from headrace.server.status_line import AboveStatusLine, StatusLine
+
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def configure_logging(level: str) -> None:
-    """Set up the root logger. `level` is one of LEVELS."""
+def configure_logging(level: str) -> StatusLine:
+    """Set up the root logger; the status line that its lines go above. `level` is one of LEVELS."""
+    status = StatusLine(sys.stderr)
     logging.basicConfig(
-        stream=sys.stderr,
+        handlers=[AboveStatusLine(sys.stderr, status)],
         level=level.upper(),
         format="[%(asctime)s] %(levelname)s %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
@@ -19,3 +22,4 @@ def configure_logging(level: str) -> None:
         # What it says of its own start, end and connections is said by this server, or of no use.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
+    return status

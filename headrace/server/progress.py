@@ -1,5 +1,6 @@
 """How far the start-up is, how fast, and how long it will take. No clock of its own."""
 
+import math
 from collections import deque
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from headrace.ipc.messages import LoadProgress
 
 _WINDOW_S = 5.0
+_BAR_COLUMNS = 30
+_LEAST_BAR_COLUMNS = 6
 
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +22,8 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     gb_per_s: float
     eta_s: float | None
     retries: int
+    hedges: int
+    concurrency: int
 
 
 class ProgressMeter:
@@ -48,28 +53,72 @@ class ProgressMeter:
         (start_s, start), (end_s, end) = self._samples[0], self._samples[-1]
         return (end - start) / 1e9 / (end_s - start_s) if end_s > start_s else 0.0
 
+    def eta_s(self) -> float | None:
+        """Seconds until the last byte, at this rate; None while no rate is known."""
+        rate = self.gb_per_s()
+        if rate == 0 or self.latest.bytes_total == 0:
+            return None
+        return (self.latest.bytes_total - self.latest.bytes_done) / 1e9 / rate
+
     def report(self) -> ProgressReport:
         """The state as /ready shows it."""
-        rate = self.gb_per_s()
-        left = self.latest.bytes_total - self.latest.bytes_done
+        eta_s = self.eta_s()
         return ProgressReport(
             phase=self.latest.phase,
             bytes_done=self.latest.bytes_done,
             bytes_total=self.latest.bytes_total,
-            gb_per_s=round(rate, 3),
-            eta_s=round(left / 1e9 / rate, 1) if rate > 0 and self.latest.bytes_total > 0 else None,
+            gb_per_s=round(self.gb_per_s(), 3),
+            eta_s=round(eta_s, 1) if eta_s is not None else None,
             retries=self.latest.retries,
+            hedges=self.latest.hedges,
+            concurrency=self.latest.concurrency,
         )
 
     def line(self) -> str:
-        """The state as a line for a person."""
+        """The state as a line of a log."""
         latest = self.latest
         if latest.bytes_total == 0:
             return f"Loading: {latest.phase}"
-        share = 100 * latest.bytes_done / latest.bytes_total
-        rate = f", {self.gb_per_s():.2f} GB/s" if self.gb_per_s() else ""
-        retries = f", {latest.retries} retries" if latest.retries else ""
-        return (
-            f"Loading: {latest.phase}, {latest.bytes_done / 1e9:.2f} of {latest.bytes_total / 1e9:.2f} GB "
-            f"({share:.0f} %){rate}{retries}"
-        )
+        return f"Loading: {latest.phase}, {self._amount()} ({self._percent()} %){self._pace()}"
+
+    def bar(self, columns: int) -> str:
+        """The state as a line of so many characters at the most that shows the share as a bar, if there is room."""
+        latest = self.latest
+        if latest.bytes_total == 0:
+            return self.line()[:columns]
+        before, after = f"Loading: {latest.phase} ", f" {self._percent()} %, {self._amount()}{self._pace()}"
+        width = min(columns - len(before) - len(after) - 2, _BAR_COLUMNS)
+        if width < _LEAST_BAR_COLUMNS:
+            return self.line()[:columns]
+        full = width * latest.bytes_done // latest.bytes_total
+        return f"{before}[{'#' * full}{'.' * (width - full)}]{after}"
+
+    def _percent(self) -> int:
+        return 100 * self.latest.bytes_done // self.latest.bytes_total
+
+    def _amount(self) -> str:
+        return f"{self.latest.bytes_done / 1e9:.2f} of {self.latest.bytes_total / 1e9:.2f} GB"
+
+    def _pace(self) -> str:
+        """Rate, remaining time and what went wrong, as far as there is anything to say."""
+        parts = []
+        if rate := self.gb_per_s():
+            parts.append(f"{rate:.2f} GB/s")
+        eta_s = self.eta_s()
+        if eta_s is not None and self.latest.bytes_done < self.latest.bytes_total:
+            parts.append(f"{_duration(eta_s)} left")
+        parts += [
+            f"{count} {name if count > 1 else singular}"
+            for count, name, singular in (
+                (self.latest.retries, "retries", "retry"),
+                (self.latest.hedges, "hedges", "hedge"),
+            )
+            if count
+        ]
+        return "".join(f", {part}" for part in parts)
+
+
+def _duration(seconds: float) -> str:
+    """ "7 s", "2:05 min"."""
+    whole = math.ceil(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d} min"

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from headrace.ipc.messages import PhaseTime, Ready
 from headrace.server.engine_client import EngineClient
+from headrace.server.status_line import StatusLine
 
 READY_LINE = "The server is fired up and ready to roll!"
 PROGRESS_EVERY_S = 2.0
+_BAR_EVERY_S = 0.2
 
 _log = logging.getLogger("headrace")
 
@@ -32,17 +34,29 @@ def table_lines(phases: Sequence[PhaseTime]) -> list[str]:
     return lines
 
 
-async def log_startup(client: EngineClient, engine_started_s: float) -> None:
-    """Log a line of progress every two seconds, also when nothing moves, and what there is to say at the end.
+async def log_startup(
+    client: EngineClient, engine_started_s: float, status: StatusLine | None = None
+) -> None:
+    """Show progress while the model loads, and log what there is to say at the end.
 
-    `engine_started_s`: seconds from the front's exec to the engine's. Ends in silence if the load fails: the
-    error is told elsewhere.
+    On a terminal the status line is a bar. Elsewhere a line is logged every two seconds, also when nothing moves.
+    Ends in silence if the load fails: the error is told elsewhere.
+
+    Args:
+        engine_started_s: seconds from the front's exec to the engine's.
+        status: of the log's stream.
     """
     waiting = asyncio.ensure_future(client.until_serving(patient=True))
+    bar = status if status is not None and status.works and _log.isEnabledFor(logging.INFO) else None
     try:
-        while not (await asyncio.wait({waiting}, timeout=PROGRESS_EVERY_S))[0]:
-            _log.info("%s", client.progress.line())
+        while not (await asyncio.wait({waiting}, timeout=_BAR_EVERY_S if bar else PROGRESS_EVERY_S))[0]:
+            if bar is not None:
+                bar.show(client.progress.bar(bar.columns))
+            else:
+                _log.info("%s", client.progress.line())
     finally:
+        if bar is not None:
+            bar.clear()
         waiting.cancel()
     if waiting.exception() is None:
         _log_ready(waiting.result(), engine_started_s)

@@ -244,7 +244,9 @@ def main() -> None:
         engine.send(LoadFailed("NoSuchBucket", "The bucket 'nowhere' does not exist.", "Check the name."))
         engine.stop()
         os._exit(1)
-    if model != "loading":
+    if model == "halfway":
+        engine.send(LoadProgress("streaming weights", 5_000_000_000, 10_000_000_000))
+    elif model != "loading":
         engine.load()
     if model == "deaf":
         threading.Event().wait()

@@ -153,7 +153,7 @@ class TestProgress:
         meter.add(LoadProgress("streaming weights", 4_000_000_000, 10_000_000_000), 102.0)
         report = meter.report()
         assert (report.gb_per_s, report.eta_s) == (2.0, 3.0)
-        assert meter.line() == "Loading: streaming weights, 4.00 of 10.00 GB (40 %), 2.00 GB/s"
+        assert meter.line() == "Loading: streaming weights, 4.00 of 10.00 GB (40 %), 2.00 GB/s, 3 s left"
 
     def test_only_the_last_seconds_count(self) -> None:
         meter = ProgressMeter()
@@ -172,6 +172,27 @@ class TestProgress:
 
     def test_a_phase_without_bytes_is_named_alone(self) -> None:
         assert ProgressMeter().line() == "Loading: starting the engine"
+        assert ProgressMeter().bar(80) == "Loading: starting the engine"
+
+    def test_what_went_wrong_is_counted_and_long_times_are_in_minutes(self) -> None:
+        meter = ProgressMeter()
+        meter.add(LoadProgress("streaming weights", 0, 100_000_000_000), 0.0)
+        meter.add(LoadProgress("streaming weights", 1_000_000_000, 100_000_000_000, 1, 3), 1.0)
+        assert meter.line().endswith("(1 %), 1.00 GB/s, 1:39 min left, 1 retry, 3 hedges")
+
+    def test_a_bar_shows_the_share_in_the_width_that_there_is(self) -> None:
+        meter = ProgressMeter()
+        meter.add(LoadProgress("streaming weights", 5_000_000_000, 10_000_000_000), 0.0)
+        assert meter.bar(100) == f"Loading: streaming weights [{'#' * 15}{'.' * 15}] 50 %, 5.00 of 10.00 GB"
+        assert meter.bar(60) == "Loading: streaming weights [####....] 50 %, 5.00 of 10.00 GB"
+        assert meter.bar(30) == "Loading: streaming weights, 5."
+        assert all(len(meter.bar(columns)) <= columns for columns in range(1, 120))
+
+    def test_a_whole_load_has_no_time_left(self) -> None:
+        meter = ProgressMeter()
+        meter.add(LoadProgress("streaming weights", 0, 1_000_000_000), 0.0)
+        meter.add(LoadProgress("streaming weights", 1_000_000_000, 1_000_000_000), 1.0)
+        assert meter.line() == "Loading: streaming weights, 1.00 of 1.00 GB (100 %), 1.00 GB/s"
 
 
 def test_the_table_is_aligned_and_begins_with_exec() -> None:

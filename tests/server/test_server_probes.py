@@ -37,7 +37,7 @@ def test_while_the_model_loads_the_process_is_alive_and_not_ready() -> None:
 
 def test_ready_tells_the_loads_progress() -> None:
     with running_front(load=False) as front:
-        front.engine.send(LoadProgress("streaming weights", 250, 1000, retries=2))
+        front.engine.send(LoadProgress("streaming weights", 250, 1000, retries=2, hedges=1, concurrency=8))
         until_phase(front, "streaming weights")
         report = front.http.get("/ready").json()
         assert report == {
@@ -48,6 +48,8 @@ def test_ready_tells_the_loads_progress() -> None:
             "gb_per_s": 0.0,
             "eta_s": None,
             "retries": 2,
+            "hedges": 1,
+            "concurrency": 8,
         }
 
 
