@@ -11,14 +11,10 @@ is its speed then, beside its speed when nobody else is there. Each run does bot
 What follows `--` are flags of the server.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
-import os
 import random
-import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,7 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from startup import own_store
+from common import end, free_port, load_average, model_parser, place_of
 
 VOCABULARY = range(1000, 30_000)  # ids that any model has
 _BEFORE_S = 2.0  # the chatters have the server to themselves
@@ -58,25 +54,16 @@ class Run:
 
 def main() -> int:
     """Run and report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "model", nargs="?", help="s3:// URI or folder (default: SmolLM2 in a store of our own)"
-    )
+    parser = model_parser(__doc__)
     parser.add_argument("flags", nargs="*", help="flags of the server, after --")
     parser.add_argument("-n", type=int, default=3, help="runs (default 3)")
     parser.add_argument("--prompt", type=int, default=6000, help="tokens of the long prompt (default 6000)")
     parser.add_argument("--chatters", type=int, default=10, help="clients beside it (default 10)")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     arguments = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        environ = dict(os.environ)
-        model = arguments.model
-        if model is None:
-            model, variables = stack.enter_context(own_store())
-            environ |= variables
-        port = stack.enter_context(_server(model, arguments.flags, environ))
+    with (
+        place_of(arguments.model) as (model, environ),
+        _server(model, arguments.flags, environ) as port,
+    ):
         _prefill_s(port, 512)  # not counted: the server learns what a prompt token costs
         runs = []
         for number in range(arguments.n):
@@ -85,10 +72,10 @@ def main() -> int:
     median = Run(
         **{name: statistics.median(asdict(run)[name] for run in runs) for name in Run.__annotations__}
     )
-    print(f"medians of {arguments.n}, load average {os.getloadavg()[0]:.1f}: {_line(median)}")
+    print(f"medians of {arguments.n}, load average {load_average():.1f}: {_line(median)}")
     if arguments.json:
         report = {"model": model, "prompt_tokens": arguments.prompt, "chatters": arguments.chatters}
-        report |= {"load_average": os.getloadavg()[0], "medians": asdict(median)}
+        report |= {"load_average": load_average(), "medians": asdict(median)}
         print(json.dumps(report | {"runs": [asdict(run) for run in runs]}))
     return 0
 
@@ -187,14 +174,13 @@ def _tokens(port: int, prompt: str | list[int], max_tokens: int) -> Iterator[byt
 @contextlib.contextmanager
 def _server(model: str, flags: list[str], environ: dict[str, str]) -> Iterator[int]:
     """A ready server; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as cache:
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "serve", model, "--port", str(port),
              "--log-level", "warning", *flags],
             env=environ | {"HEADRACE_CACHE": cache},
+            start_new_session=True,
         )  # fmt: skip
         try:
             while not _is_ready(port):
@@ -203,8 +189,7 @@ def _server(model: str, flags: list[str], environ: dict[str, str]) -> Iterator[i
                 time.sleep(0.1)
             yield port
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(40)
+            end(process, 40)
 
 
 def _is_ready(port: int) -> bool:

@@ -13,22 +13,18 @@ The peer's command is split as a shell splits words; {model} and {port} are fill
 "m" on 127.0.0.1.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
-import os
 import shlex
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+
+from common import end, free_port, load_average, model_parser, place_of, summary
 
 OURS = "{python} -m headrace serve {model} --served-model-name m --port {port} --log-level warning"
 
@@ -43,24 +39,13 @@ class Start:
 
 def main() -> int:
     """Run and report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "model", nargs="?", help="s3:// URI or folder (default: SmolLM2 in a store of our own)"
-    )
+    parser = model_parser(__doc__)
     parser.add_argument("-n", type=int, default=5, help="counted starts of each (default 5)")
     parser.add_argument("--peer", help="command of a peer, timed in turn with ours")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds that one start may take")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     arguments = parser.parse_args()
     commands = {"headrace": OURS} | ({"peer": arguments.peer} if arguments.peer else {})
-    with contextlib.ExitStack() as stack:
-        environ = dict(os.environ)
-        model = arguments.model
-        if model is None:
-            model, variables = stack.enter_context(own_store())
-            environ |= variables
+    with place_of(arguments.model) as (model, environ):
         for command in commands.values():  # not counted: warms the store and the page cache
             _start(command, model, environ, arguments.timeout)
         starts: dict[str, list[Start]] = {name: [] for name in commands}
@@ -71,13 +56,13 @@ def main() -> int:
                 print(
                     f"{number + 1:3d}  {name:9s} {start.first_token_s:7.2f} s  {start.answer!r}", flush=True
                 )
-    result = {name: _summary(runs) for name, runs in starts.items()}
-    for name, summary in result.items():
+    result = {name: summary([run.first_token_s for run in runs], "s") for name, runs in starts.items()}
+    for name, facts in result.items():
         print(
-            f"{name}: exec to first token, median {summary['median_s']:.2f} s "
-            f"(min {summary['min_s']:.2f}, max {summary['max_s']:.2f}, n = {arguments.n})"
+            f"{name}: exec to first token, median {facts['median_s']:.2f} s "
+            f"(min {facts['min_s']:.2f}, max {facts['max_s']:.2f}, n = {arguments.n})"
         )
-    report: dict[str, object] = {"model": model, "load_average": os.getloadavg()[0], **result}
+    report: dict[str, object] = {"model": model, "load_average": load_average(), **result}
     if "peer" in starts:
         ratios = [
             theirs.first_token_s / ours.first_token_s
@@ -97,31 +82,9 @@ def main() -> int:
     return 0
 
 
-@contextlib.contextmanager
-def own_store() -> Iterator[tuple[str, dict[str, str]]]:
-    from headrace.demo.model import prepare_smollm2
-    from headrace.demo.store import start_store
-
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        start_store(Path(folder) / "data") as store,
-    ):
-        variables = store.environment()
-        prepare_smollm2(Path(folder) / "model")
-        subprocess.run(
-            [sys.executable, "-m", "headrace", "push", "--create-bucket", "--quiet",
-             str(Path(folder) / "model"), "s3://models/smollm2-135m-instruct"],
-            env=dict(os.environ) | variables,
-            check=True,
-        )  # fmt: skip
-        yield "s3://models/smollm2-135m-instruct", variables
-
-
 def _start(command: str, model: str, environ: dict[str, str], timeout_s: float) -> Start:
     """One start from exec to the first token, and the end of all its processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = [word.format(python=sys.executable, model=model, port=port) for word in shlex.split(command)]
     with tempfile.TemporaryDirectory(prefix="headrace-cold-") as cache, tempfile.TemporaryFile() as log:
         begun = time.monotonic()
@@ -140,12 +103,7 @@ def _start(command: str, model: str, environ: dict[str, str], timeout_s: float) 
             sys.stderr.write(log.read().decode(errors="replace")[-4000:])
             raise
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            end(process, 20)
 
 
 def _first_token(port: int, process: subprocess.Popen[bytes], deadline: float) -> str:
@@ -175,11 +133,6 @@ def _first_token(port: int, process: subprocess.Popen[bytes], deadline: float) -
                             return str(text)
         time.sleep(0.01)
     raise RuntimeError("no token within the time")
-
-
-def _summary(runs: list[Start]) -> dict[str, float]:
-    times = [run.first_token_s for run in runs]
-    return {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)}
 
 
 if __name__ == "__main__":
