@@ -1,3 +1,108 @@
-"""Headrace: an LLM server that starts from a bucket."""
+"""Headrace: an LLM server that starts from a bucket, and the streamer that it loads with.
+
+The names below are imported when they are first used: `import headrace` itself loads neither torch nor numpy.
+"""
+
+TYPE_CHECKING = False  # type checkers know the name; typing itself would cost half of this import
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+    from headrace.store.errors import (
+        AccessDenied,
+        BadEndpoint,
+        BadSignature,
+        Changed,
+        ExpiredCredentials,
+        NoCredentials,
+        NotFound,
+        StoreError,
+        Throttled,
+        TlsError,
+        TransientError,
+        Truncated,
+        Unreachable,
+        Unsupported,
+        WrongRegion,
+    )
+    from headrace.stream.credentials import S3Credentials
+    from headrace.stream.header import BadHeader
+    from headrace.stream.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
+    from headrace.stream.load import load_file
+    from headrace.stream.memory_limit import MemoryLimitTooSmall
+    from headrace.stream.memory_room import NotEnoughMemory
+    from headrace.stream.object_storage_model import ObjectStorageModel
+    from headrace.stream.pull import list_safetensors, pull_files
+    from headrace.stream.select import TensorParallel
+    from headrace.stream.streamer import SafetensorsStreamer
 
 __version__ = "0.1.0"
+
+_STORE_ERRORS = (
+    "AccessDenied", "BadEndpoint", "BadSignature", "Changed", "ExpiredCredentials", "NoCredentials", "NotFound",
+    "StoreError", "Throttled", "TlsError", "TransientError", "Truncated", "Unreachable", "Unsupported",
+    "WrongRegion",
+)  # fmt: skip
+_PLACES = {
+    "HeadraceError": "headrace.errors",
+    **dict.fromkeys(_STORE_ERRORS, "headrace.store.errors"),
+    "BadHeader": "headrace.stream.header",
+    "LazyCheckpoint": "headrace.stream.lazy_checkpoint",
+    "LazyTensor": "headrace.stream.lazy_checkpoint",
+    "MemoryLimitTooSmall": "headrace.stream.memory_limit",
+    "NotEnoughMemory": "headrace.stream.memory_room",
+    "ObjectStorageModel": "headrace.stream.object_storage_model",
+    "S3Credentials": "headrace.stream.credentials",
+    "SafetensorsStreamer": "headrace.stream.streamer",
+    "TensorParallel": "headrace.stream.select",
+    "list_safetensors": "headrace.stream.pull",
+    "load_file": "headrace.stream.load",
+    "open_checkpoint": "headrace.stream.lazy_checkpoint",
+    "pull_files": "headrace.stream.pull",
+}
+
+__all__ = [
+    "AccessDenied",
+    "BadEndpoint",
+    "BadHeader",
+    "BadSignature",
+    "Changed",
+    "ExpiredCredentials",
+    "HeadraceError",
+    "LazyCheckpoint",
+    "LazyTensor",
+    "MemoryLimitTooSmall",
+    "NoCredentials",
+    "NotEnoughMemory",
+    "NotFound",
+    "ObjectStorageModel",
+    "S3Credentials",
+    "SafetensorsStreamer",
+    "StoreError",
+    "TensorParallel",
+    "Throttled",
+    "TlsError",
+    "TransientError",
+    "Truncated",
+    "Unreachable",
+    "Unsupported",
+    "WrongRegion",
+    "__version__",
+    "list_safetensors",
+    "load_file",
+    "open_checkpoint",
+    "pull_files",
+]
+
+
+if not TYPE_CHECKING:  # for a type checker the names are those above, and no others
+
+    def __getattr__(name: str) -> object:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_PLACES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*__all__, *globals()})

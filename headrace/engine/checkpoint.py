@@ -15,18 +15,17 @@ from headrace.source.files import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     INDEX_NAME,
-    BadModelFiles,
     choose_metadata,
     choose_weights,
     describe,
     is_tokenizer_file,
-    read_index,
 )
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, open_store
 from headrace.stream.header import Shard
 from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard, list_model
+from headrace.stream.index import check_index
 
 _SMALL_READS_AT_ONCE = 8
 
@@ -107,26 +106,10 @@ def _fetch(
     files = cached if cached is not None else {name: result() for name, result in waiting.items()}
     shards = tuple(fetch() for fetch in fetches)
     if index is not None:
-        _check_index(index, shards, where)
+        check_index(index, shards, where)
     if cache and cached is None:
         cache.write_aside(files)
     return dict(files), shards
-
-
-def _check_index(index: bytes, shards: tuple[Shard, ...], where: str) -> None:
-    """Each tensor that the index names must be in the shard that it names."""
-    by_name = {shard.item.name: shard for shard in shards}
-    lost = [
-        f"{tensor} (in {shard})"
-        for tensor, shard in read_index(index, where).items()
-        if tensor not in by_name[shard].tensors
-    ]
-    if lost:
-        raise BadModelFiles(
-            f"{where}/{INDEX_NAME} names {len(lost)} tensors that are not in their shard: {', '.join(lost[:5])}"
-            f"{' …' if len(lost) > 5 else ''}.",
-            remedy="Upload the shards and the index of one and the same checkpoint.",
-        )
 
 
 def _fetch_tokenizer(path: str) -> dict[str, bytes]:

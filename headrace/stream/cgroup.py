@@ -21,6 +21,27 @@ def memory_limits_bytes(root: Path = _ROOT, own: Path = _OWN) -> list[int]:
     return [int(text) for text in texts if text.isdigit()]
 
 
+def memory_left_bytes(root: Path = _ROOT, own: Path = _OWN) -> list[int]:
+    """What each limit of `memory_limits_bytes` leaves, with the file cache that the kernel gives back on demand."""
+    left: list[int] = []
+    for version, folder in _folders("memory", root, own):
+        limit = _read(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        used = _read(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
+        if limit.isdigit() and used.isdigit():
+            left.append(max(0, int(limit) - int(used) + _cached_bytes(folder, version)))
+        elif limit.isdigit():
+            left.append(int(limit))
+    return left
+
+
+def _cached_bytes(folder: Path, version: int) -> int:
+    """Pages of files, which count as used until the kernel drops them; version 1 writes a tree's sum as "total_"."""
+    prefix = "" if version == 2 else "total_"
+    facts = dict(line.partition(" ")[::2] for line in _read(folder / "memory.stat").splitlines())
+    sizes = [facts.get(f"{prefix}{kind}_file", "") for kind in ("active", "inactive")]
+    return sum(int(size) for size in sizes if size.isdigit())
+
+
 def cpu_limits(root: Path = _ROOT, own: Path = _OWN) -> list[int]:
     """The cores' worth of time that this process's group and those above it may take, rounded up, at least 1."""
     limits: list[int] = []

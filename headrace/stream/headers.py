@@ -34,6 +34,7 @@ class ReaderPool:
         self._tasks: SimpleQueue[Callable[[Reader], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._readers: list[Reader] = []
+        self._aborted = False
 
     def map(
         self, work: Callable[[Reader, ObjectInfo], Result], items: Sequence[ObjectInfo]
@@ -66,8 +67,10 @@ class ReaderPool:
         self._readers.append(reader)
 
     def _work(self, reader: Reader) -> None:
-        while (task := self._tasks.get()) is not None:
+        while (task := self._tasks.get()) is not None and not self._aborted:
             task(reader)
+        if self._aborted:
+            reader.close()
 
     def take_readers(self) -> list[Reader]:
         """Wait for what was started, end the threads and give the open connections away."""
@@ -77,6 +80,14 @@ class ReaderPool:
             thread.join()
         readers, self._readers, self._threads = self._readers, [], []
         return readers
+
+    def abort(self) -> None:
+        """End threads and connections soon, without their results; does not wait for them."""
+        self._aborted = True
+        for reader in self._readers:
+            reader.abort()
+        for _ in self._threads:
+            self._tasks.put(None)
 
 
 def list_model(

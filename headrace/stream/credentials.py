@@ -1,0 +1,68 @@
+"""Credentials that a caller hands over for one call: every request of it is signed with them, by one resolver."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.source.uri import ModelSource
+from headrace.store.base import Store, open_store
+
+if TYPE_CHECKING:
+    from headrace.store.s3_settings import S3Settings
+
+# Each field's variable; the first one is that which the resolver asks first.
+_VARIABLES = {
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "region_name": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Credentials:
+    """Run:ai's fields. What is None comes from the environment; a key pair brings its own session token, or none."""
+
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region_name: str | None = None
+    endpoint: str | None = None
+
+
+def environment_with(credentials: object | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment as the resolver is to see it, with the fields of any object that has them put over it."""
+    result = dict(environ)
+    given = {name: value for name in _VARIABLES if (value := getattr(credentials, name, None))}
+    if "access_key_id" in given or "secret_access_key" in given:
+        # A key pair is one whole: nothing of another principal is mixed in.
+        for name in ("access_key_id", "secret_access_key", "session_token"):
+            result.pop(_VARIABLES[name][0], None)
+        for variable in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+            result.pop(variable, None)
+    for name, value in given.items():
+        for variable in _VARIABLES[name]:
+            result.pop(variable, None)
+        result[_VARIABLES[name][0]] = str(value)
+    return result
+
+
+class Places:
+    """Opens stores for one call; all of S3's share one resolver."""
+
+    def __init__(self, credentials: object | None = None) -> None:
+        self._credentials = credentials
+        self._settings: S3Settings | None = None
+
+    def open(self, source: ModelSource) -> Store:
+        """The store that a source names. Raises StoreError for settings that cannot work."""
+        if source.scheme != "s3":
+            return open_store(source)
+        from headrace.store.s3 import S3Store
+        from headrace.store.s3_settings import resolve_s3_settings
+
+        if self._settings is None:
+            self._settings = resolve_s3_settings(environment_with(self._credentials))
+        return S3Store(source, self._settings)

@@ -1,0 +1,156 @@
+"""Copies of the files beside the weights, for programs that want a folder: list_safetensors and pull_files."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.source.objects import ObjectInfo
+from headrace.source.uri import parse_source
+from headrace.store.base import Reader, Store
+from headrace.stream.credentials import Places
+from headrace.stream.headers import ReaderPool, list_model
+from headrace.stream.opening import SAFETENSORS_SUFFIX
+from headrace.stream.pull_record import RECORD_NAME, PullRecord
+from headrace.stream.pulled_file import fetch_to
+from headrace.stream.several_stores import SeveralStores
+
+_AT_ONCE = 8
+_MOST_FOLDERS = 10_000
+
+
+class BadKey(HeadraceError):
+    """A key that cannot be the path of a file below the destination."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """One object, the folder that it lies in, and its path below the prefix that was asked for."""
+
+    store: Store
+    item: ObjectInfo
+    path: str
+
+
+def list_safetensors(path: str | os.PathLike[str], s3_credentials: object | None = None) -> list[str]:
+    """The .safetensors objects directly under a prefix (or in a folder), as URIs or paths, sorted.
+
+    Raises:
+        BadSource: a name that cannot be understood.
+        StoreError: it could not be listed.
+    """
+    store = Places(s3_credentials).open(parse_source(os.fspath(path)))
+    listing = list_model(store)
+    return [
+        store.source.uri_of(item.name) for item in listing.objects if item.name.endswith(SAFETENSORS_SUFFIX)
+    ]
+
+
+def pull_files(
+    model_path: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    allow_pattern: Sequence[str] | None = None,
+    ignore_pattern: Sequence[str] | None = None,
+    s3_credentials: object | None = None,
+) -> None:
+    """Copy what lies under a prefix, in all depths, to a folder.
+
+    A file that was pulled before and has not changed is not fetched again, one that was cut off goes on where it
+    stopped, and each appears under its name when it is whole. Patterns are the shell's, and `*` matches slashes
+    too; what fits the path below the prefix, or the whole key, counts.
+
+    Args:
+        dst: a folder; made where there is none.
+        allow_pattern: only what fits one of them; None is everything.
+        ignore_pattern: nothing that fits one of them.
+        s3_credentials: S3Credentials, or any object with its fields.
+
+    Raises:
+        BadKey: a key that would lead out of `dst`; nothing is written then.
+        HeadraceError: names and stores as with list_safetensors.
+        OSError: the folder cannot be written.
+    """
+    found = find_files(model_path, s3_credentials)
+    pull_found(found, Path(dst), allow_pattern, ignore_pattern)
+
+
+def find_files(model_path: str | os.PathLike[str], s3_credentials: object | None) -> tuple[FoundFile, ...]:
+    """All that lies under a prefix, in all depths. Raises as pull_files."""
+    places = Places(s3_credentials)
+    return tuple(_below(places, places.open(parse_source(os.fspath(model_path)))))
+
+
+def _below(places: Places, top: Store) -> Iterator[FoundFile]:
+    waiting = [(top, "")]
+    seen: set[str] = set()
+    while waiting:
+        store, above = waiting.pop()
+        seen.add(store.identity)
+        if len(seen) > _MOST_FOLDERS:
+            raise BadKey(
+                f"{top.source.uri} holds more than {_MOST_FOLDERS:,} folders.", remedy="Name one model."
+            )
+        listing = list_model(store)
+        yield from (FoundFile(store, item, above + item.name) for item in listing.objects)
+        for name in listing.folders:
+            _check_path(above + name, store.source.uri_of(name))
+            below = places.open(replace(store.source, prefix=_joined(store, name), text=""))
+            if below.identity not in seen:  # a folder that a link leads back to
+                waiting.append((below, f"{above}{name}/"))
+
+
+def _joined(store: Store, name: str) -> str:
+    source = store.source
+    if source.scheme == "file":
+        return str((Path(source.prefix) / name).resolve())
+    return f"{source.prefix}/{name}" if source.prefix else name
+
+
+def pull_found(
+    found: Sequence[FoundFile], dst: Path, allow: Sequence[str] | None, ignore: Sequence[str] | None
+) -> None:
+    """Bring what was found, and is wanted, to a folder. Raises as pull_files."""
+    chosen = [file for file in found if _is_wanted(file, allow, ignore)]
+    for file in chosen:
+        _check_path(file.path, file.store.source.uri_of(file.item.name))
+    record = PullRecord.open(dst)
+    missing = [file for file in chosen if not record.is_current(file.path, file.item)]
+    several = SeveralStores([(file.store, file.item) for file in missing])
+    pool = ReaderPool(several, _AT_ONCE)
+    try:
+        waits = [
+            pool.map(partial(_fetch, path=dst / file.path), [item])[0]
+            for file, item in zip(missing, several.items, strict=True)
+        ]
+        for file, wait in zip(missing, waits, strict=True):
+            wait()
+            record.add(file.path, file.item)
+    except BaseException:
+        pool.abort()
+        raise
+    for reader in pool.take_readers():
+        reader.close()
+
+
+def _fetch(reader: Reader, item: ObjectInfo, path: Path) -> None:
+    fetch_to(reader, item, path)
+
+
+def _is_wanted(file: FoundFile, allow: Sequence[str] | None, ignore: Sequence[str] | None) -> bool:
+    def fits(patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for name in (file.path, file.item.key) for pattern in patterns)
+
+    return (allow is None or fits(allow)) and not (ignore is not None and fits(ignore))
+
+
+def _check_path(path: str, uri: str) -> None:
+    """Raise BadKey for what is no path of a file below the destination, or would hide our own record."""
+    parts = path.split("/")
+    if not {"", ".", "..", RECORD_NAME}.isdisjoint(parts) or "\0" in path or "\\" in path:
+        raise BadKey(
+            f"{uri} has a key that cannot be a file's path below a folder.",
+            remedy="Leave it out with ignore_pattern, or remove it from the bucket.",
+        )

@@ -1,0 +1,187 @@
+"""A running load of tensors: what was opened and selected, in memory of its own, as it completes."""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from headrace.errors import HeadraceError
+from headrace.stream.indexing import Index
+from headrace.stream.memory_limit import MemoryGate, fit_chunks, limit_bytes
+from headrace.stream.memory_room import check_room, memory_room
+from headrace.stream.opening import Opened
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, plan_reads
+from headrace.stream.progress import Progress
+from headrace.stream.select import Selection, TensorParallel, select
+from headrace.stream.tensor_memory import TensorMemory
+from headrace.stream.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
+from headrace.stream.transfer import Cancelled, Transfer
+from headrace.stream.variables import (
+    LEAST_CHUNK_BYTES,
+    MEMORY_LIMIT,
+    check_least,
+    read_settings,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+# Run:ai's default: what may wait for a consumer that lags.
+DEFAULT_MEMORY_LIMIT = 40_000_000_000
+_ROOM_REMEDY = (
+    "Ask for less (names=..., slices=...) or take a machine with more memory. Who drops tensors as they come sets "
+    "memory_limit: then only that much is needed at once."
+)
+_logger = logging.getLogger(__name__)
+
+
+class LoadOptions(TypedDict, total=False):
+    """What a load may be told beyond what, from where and where to; see SafetensorsStreamer.stream_files."""
+
+    names: Iterable[str] | None
+    slices: Mapping[str, Index] | None
+    tensor_parallel: TensorParallel | None
+    memory_limit: int | None
+    concurrency: int | None
+    chunk_bytes: int | None
+    rate_limit_mb_s: float | None
+    deadline_s: float | None
+
+
+class StreamOptions(LoadOptions, total=False):
+    """The same with what is made of the bytes."""
+
+    framework: Framework
+
+
+class TensorStream:
+    """Reading has begun when it is made. Belongs to one thread.
+
+    Attributes:
+        selection: what comes, in reading order.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        device: "str | torch.device" = "cpu",
+        *,
+        is_distributed: bool = False,
+        keeps_all: bool = False,
+        framework: Framework = "pt",
+        names: Iterable[str] | None = None,
+        slices: Mapping[str, Index] | None = None,
+        tensor_parallel: TensorParallel | None = None,
+        memory_limit: int | None = None,
+        concurrency: int | None = None,
+        chunk_bytes: int | None = None,
+        rate_limit_mb_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Select, see that there is room, and start; the connections of `opened` are taken over.
+
+        Args:
+            keeps_all: all tensors will be held at once, whatever the limit.
+
+        Raises:
+            HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
+        """
+        assert not is_distributed
+        self._device, self._framework = str(device), framework
+        try:
+            check_framework(framework, self._device)
+            settings = read_settings()
+            concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
+            chunk_bytes = check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
+            self.selection = select(
+                opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
+            )
+            limit = _check_memory(
+                self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
+            )
+        except BaseException:
+            for reader in opened.readers:
+                reader.close()
+            raise
+        plan = plan_reads(self.selection.placements, chunk_bytes or DEFAULT_CHUNK_BYTES)
+        sizes = [tensor.size_bytes for tensor in self.selection.tensors]
+        self._memory = TensorMemory(sizes)
+        self._gate = MemoryGate(sizes, limit) if limit is not None else None
+        self._transfer = Transfer(
+            plan if limit is None else fit_chunks(plan, sizes, limit),
+            [shard.item for shard in opened.shards],
+            opened.store,
+            self._memory.view,
+            concurrency=concurrency,
+            readers=opened.readers,
+            gate=self._gate,
+            rate_limit_mb_s=rate_limit_mb_s,
+            deadline_s=deadline_s,
+        )
+        self._finished = self._transfer.finished_groups()
+        self.taken = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tensor was taken."""
+        return self.taken == len(self.selection.tensors)
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """(name, tensor) as they complete, each once. A second iterator goes on where the first stopped.
+
+        Raises:
+            BadFramework: torch lacks a dtype; before the first tensor.
+            StoreError: what ended the transfer.
+        """
+        check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
+        for number in self._finished:
+            # No local name holds the tensor while the caller has it: dropped there, it is gone.
+            yield self.selection.tensors[number].name, self._take(number)
+
+    def _take(self, number: int) -> Any:
+        selected = self.selection.tensors[number]
+        memory = self._memory.take(number)
+        tensor: Any
+        if self._framework == "numpy":
+            tensor = as_array(memory, selected.dtype, selected.shape)
+        else:
+            tensor = as_tensor(memory, selected.dtype, selected.shape)
+            if self._device != "cpu":
+                tensor = tensor.to(self._device)
+        self.taken += 1
+        if self._gate is not None:
+            self._gate.release(number)
+            self._transfer.wake()
+        return tensor
+
+    def progress(self) -> Progress:
+        """How far the reading is."""
+        return self._transfer.progress()
+
+    def close(self) -> None:
+        """End all threads and connections, and let go of the tensors that were not taken."""
+        self._transfer.cancel()
+        # What ended it was raised to whoever took tensors; who leaves early does not want to know.
+        with contextlib.suppress(Cancelled, HeadraceError):
+            self._transfer.wait()
+        self._memory.drop()
+
+
+def _check_memory(
+    selection: Selection, given: int | None, from_variable: int | None, device: str, keeps_all: bool
+) -> int | None:
+    """The limit in bytes, None for none; raises where a tensor exceeds it or the machine has not the memory."""
+    origin = "memory_limit" if given is not None else MEMORY_LIMIT
+    wanted = check_least(given, -1, origin)
+    wanted = from_variable if wanted is None else wanted
+    total = selection.size_bytes
+    if wanted is None:
+        largest = max((tensor.size_bytes for tensor in selection.tensors), default=0)
+        limit: int | None = max(DEFAULT_MEMORY_LIMIT, largest)
+    else:
+        limit = limit_bytes(wanted, selection, origin)
+    # On another device, and where the caller says how much may wait, tensors do not pile up here.
+    passing = device != "cpu" or (wanted is not None and not keeps_all)
+    needed = total if limit is None or not passing else min(limit, total)
+    check_room(needed, f"{len(selection.tensors):,} tensors", memory_room(), _ROOM_REMEDY)
+    return limit
