@@ -19,6 +19,7 @@ from headrace.models.registry import family_of, forward_class, layout_of, read_c
 from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME
 from headrace.stream.arena import Arena
 from headrace.stream.plan import ReadPlan, plan_reads
+from headrace.stream.staging import DEFAULT_STAGING_BYTES
 from headrace.stream.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -233,21 +234,13 @@ def _plan_memory(
 
 
 def _start_transfer(options: EngineOptions, checkpoint: Checkpoint, plan: ReadPlan, arena: Arena) -> Transfer:
-    concurrency = options.load_config.concurrency
     limit = options.load_config.memory_limit
-    if limit is not None and limit >= 0 and _is_converted(plan):
-        # Only conversions stage bytes: one chunk a connection.
-        largest = max((chunk.end - chunk.start for chunk in plan.chunks), default=1)
-        concurrency = max(1, min(concurrency or limit, limit // largest))
     return Transfer(
         plan,
         [shard.item for shard in checkpoint.shards],
         checkpoint.store,
         arena.view,
-        concurrency=concurrency,
+        concurrency=options.load_config.concurrency,
         readers=checkpoint.pool.take_readers(),
+        staging_bytes=DEFAULT_STAGING_BYTES if limit is None else limit if limit >= 0 else None,
     )
-
-
-def _is_converted(plan: ReadPlan) -> bool:
-    return any(piece.source_dtype != piece.dtype for chunk in plan.chunks for piece in chunk.pieces)

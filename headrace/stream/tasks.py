@@ -1,0 +1,137 @@
+"""The work of a transfer: chunks in order, each as a task that remembers how far it is."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.source.objects import ObjectInfo
+from headrace.store.base import Target
+from headrace.stream.landing import Run, runs_of, staged_bytes
+from headrace.stream.plan import Chunk, ReadPlan, split
+from headrace.stream.seams import Gate
+from headrace.stream.staging import Staging
+
+SHORTEST_CHUNK_BYTES = 1 << 20
+_SHORTEST_CHUNK_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """Bytes of an object on their way into a target, by one connection at a time.
+
+    Attributes:
+        start: where in the object the target's first byte lies.
+        interrupted: ends its waiting; set together with the abort of its connection.
+        dropped: nobody needs it any more.
+        busy: a request is under way, since `since_s`, when `at_first` bytes were there.
+        seen_s, at_seen: the same, of the last look at its rate.
+    """
+
+    item: ObjectInfo
+    start: int
+    target: Target
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    dropped: bool = False
+    busy: bool = False
+    since_s: float = 0.0
+    at_first: int = 0
+    seen_s: float = 0.0
+    at_seen: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A chunk and how far it is. Belongs to the worker that took it, until that gives it back.
+
+    Attributes:
+        runs, views, read: where its bytes land; read is None before its first byte is asked for.
+        failures: tries since the last new byte, at `at_failure`.
+        second: a second connection is put to its missing bytes.
+        rescue: the second connection that has brought them, whole and proved, before the first.
+    """
+
+    chunk: Chunk
+    runs: Sequence[Run]
+    staged: int
+    scratch: bytearray | None = None
+    views: Sequence[memoryview] = ()
+    read: Read | None = None
+    failures: int = 0
+    at_failure: int = 0
+    second: "Second | None" = None
+    rescue: "Second | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Second:
+    """The missing bytes of a task, from `offset` of its chunk on, asked for once more into scratch.
+
+    Attributes:
+        owner: the number of the worker that has the task.
+    """
+
+    task: Task
+    owner: int
+    offset: int
+    scratch: bytearray
+    read: Read
+
+
+class TaskQueue:
+    """Takes chunks in the plan's order, those that were given back first. Belongs to the ledger's lock.
+
+    Attributes:
+        rate: bytes a second of one connection, as far as known.
+    """
+
+    def __init__(self, plan: ReadPlan, gate: Gate | None, staging: Staging) -> None:
+        self._chunks = deque(plan.chunks)
+        self._bytes_left = plan.bytes_total
+        self._given_back: deque[Task] = deque()
+        self._next: Task | None = None  # of the first chunk, once it was asked for
+        self._gate, self._staging = gate, staging
+        self.rate: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._chunks) + len(self._given_back)
+
+    def take(self, workers: int) -> Task | None:
+        """The next task, or None where there is none or no room for it."""
+        if self._given_back:
+            return self._given_back.popleft()
+        if not self._chunks:
+            return None
+        if self._next is None:
+            self._shorten_first(workers)
+            runs = runs_of(self._chunks[0])
+            self._next = Task(self._chunks[0], runs, staged_bytes(runs))
+        task = self._next
+        if task.staged and not self._staging.reserve(task.staged):
+            return None
+        if self._gate is not None and not self._gate.may_start(task.chunk):
+            if task.staged:
+                self._staging.release(task.staged, None)
+            return None
+        self._next = None
+        self._chunks.popleft()
+        self._bytes_left -= task.chunk.end - task.chunk.start
+        return task
+
+    def give_back(self, task: Task) -> None:
+        """Somebody else is to go on with it, before anything new is begun."""
+        self._given_back.append(task)
+
+    def _shorten_first(self, workers: int) -> None:
+        """Towards the end chunks become shorter, so that the last connections end together."""
+        if self.rate is None or workers < 2:
+            return
+        size = max(
+            SHORTEST_CHUNK_BYTES, self._bytes_left // (2 * workers), int(self.rate * _SHORTEST_CHUNK_S)
+        )
+        first = self._chunks[0]
+        if first.end - first.start >= 1.5 * size:
+            head, rest = split(first, size)
+            self._chunks[0] = head
+            if rest is not None:
+                self._chunks.insert(1, rest)
