@@ -1,15 +1,17 @@
 """Proving a ranged read's answer by its head: version, encoding, range and length, before a byte is taken."""
 
+import math
 import re
 from dataclasses import dataclass
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.errors import Changed, NotFound, StoreError, Unsupported
 from headrace.store.http import Head
-from headrace.store.versions import http_date_s, is_weak, normal_etag
+from headrace.store.versions import http_date_s, is_weak, normal_etag, utc_text, version_text
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 AGAIN = "Start again once the upload is complete; a load never mixes two versions."
+_LONGEST_TEXT = 300
 RANGES_REMEDY = "Use a store (or a proxy before it) that answers ranged reads as RFC 9110 says."
 
 
@@ -65,10 +67,11 @@ def _check_version(head: Head, item: ObjectInfo, uri: str) -> None:
     if etag and item.version and not is_weak(item.version):
         return
     modified_s = http_date_s(head.headers.get("last-modified", ""))
-    if None not in (modified_s, item.modified_s) and modified_s != item.modified_s:
+    if modified_s is not None and item.modified_s is not None and modified_s != item.modified_s:
         raise Changed(
             uri,
-            "The object was written to after it was listed (Last-Modified differs).",
+            "The object was written to after it was listed (Last-Modified differs). "
+            f"Listed: written {utc_text(item.modified_s)}; now {utc_text(modified_s)}.",
             remedy=AGAIN,
             status=head.status,
         )
@@ -116,15 +119,55 @@ def _check_range(head: Head, item: ObjectInfo, first: int, last: int, uri: str) 
         )
 
 
-def changed_error(error: StoreError, status: int) -> StoreError:
-    """The error of a pinned read: that the object changed, where its condition failed or it is gone."""
-    if status != 412 and not isinstance(error, NotFound):
+def replaced_error(error: StoreError, item: ObjectInfo, now: Head | None) -> Changed:
+    """The error of a pinned read whose condition failed; `now` is the head of what is there, if it came."""
+    if now is None or now.status not in (200, 404):
+        found = "now something else"
+    elif now.status == 404:
+        found = "now nothing"
+    else:
+        length = now.headers.get("content-length")
+        found = "now " + version_text(
+            int(length) if length is not None and length.isascii() and length.isdigit() else None,
+            normal_etag(now.headers.get("etag", "")),
+            http_date_s(now.headers.get("last-modified", "")),
+        )
+    return _changed(error, item, "The object was replaced after it was listed.", found)
+
+
+def removed_error(error: StoreError, item: ObjectInfo) -> StoreError:
+    """The error of a read of a listed object: that it changed, where it is gone, else as it is."""
+    if not isinstance(error, NotFound):
         return error
+    return _changed(error, item, "The object was removed after it was listed.", "now nothing")
+
+
+def _changed(error: StoreError, item: ObjectInfo, what: str, found: str) -> Changed:
+    listed = version_text(item.size_bytes, item.version, item.modified_s)
     return Changed(
         error.uri,
-        f"The object was {'replaced' if status == 412 else 'removed'} after it was listed.",
+        f"{what} Listed: {listed}; {found}.",
         remedy=AGAIN,
-        status=status,
+        status=error.status,
         code=error.code,
         request_id=error.request_id,
     )
+
+
+def retry_after_s(head: Head) -> float | None:
+    """How long an answer asks to wait, in seconds.
+
+    A date counts from the answer's own Date, so that this machine's clock does not matter; None without one.
+    """
+    value = head.headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        until, now = http_date_s(value), http_date_s(head.headers.get("date", ""))
+        return None if until is None or now is None else max(0.0, until - now)
+    return seconds if math.isfinite(seconds) else None
+
+
+def shortened(text: str) -> str:
+    """One line of bounded length of what a server says, for the log."""
+    return re.sub(r"\s+", " ", text).strip()[:_LONGEST_TEXT]

@@ -35,7 +35,7 @@ class ConnectionLost(TransientError):
 
 
 class HttpConnection:
-    """A keep-alive connection for GET. Belongs to one thread; only `abort` may come from another.
+    """A keep-alive connection for GET and HEAD. Belongs to one thread; only `abort` may come from another.
 
     `request` then `read_into` (until 0) or `read_body`, again and again. After any error the
     connection is closed; the next request connects anew.
@@ -56,11 +56,12 @@ class HttpConnection:
         self._left: int | None = 0  # body bytes to come, None when the parser must unwrap them
         self._reuse = False
 
-    def request(self, target: str, headers: Sequence[tuple[str, str]]) -> Head:
-        """Send a GET and read the response's head.
+    def request(self, target: str, headers: Sequence[tuple[str, str]], *, method: str = "GET") -> Head:
+        """Send a request without a body and read the response's head.
 
         Args:
             headers: with a Host among them.
+            method: GET, or HEAD, whose answer has no body.
 
         Raises:
             Unreachable: the host does not resolve or refuses the connection.
@@ -78,17 +79,17 @@ class HttpConnection:
             self.close()  # the last body was not read to its end, or something came after it
         kept = self._socket is not None
         try:
-            return self._exchange(target, headers)
+            return self._exchange(method, target, headers)
         except ConnectionLost:
             if not kept or self._aborted:
                 raise
         # A kept connection that the server closed meanwhile: once more on a new one.
-        return self._exchange(target, headers)
+        return self._exchange(method, target, headers)
 
-    def _exchange(self, target: str, headers: Sequence[tuple[str, str]]) -> Head:
+    def _exchange(self, method: str, target: str, headers: Sequence[tuple[str, str]]) -> Head:
         connection = self._socket or self._connect()
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        data = parser.send(h11.Request(method="GET", target=target, headers=list(headers)))
+        data = parser.send(h11.Request(method=method, target=target, headers=list(headers)))
         assert data is not None
         data += parser.send(h11.EndOfMessage()) or b""
         self._left = None  # until the body's end is seen the connection cannot be used again
@@ -108,9 +109,9 @@ class HttpConnection:
         )
         self._early = b""
         length = head.headers.get("content-length")
-        if head.status in _BODILESS:
+        if head.status in _BODILESS or method == "HEAD":
             length = "0"
-        if length is not None and "transfer-encoding" not in head.headers:
+        if length is not None and ("transfer-encoding" not in head.headers or method == "HEAD"):
             self._left = int(length)  # h11 has checked that it is digits
             self._early = parser.trailing_data[0]
         return head

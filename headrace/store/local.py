@@ -11,6 +11,7 @@ from headrace.source.uri import ModelSource
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Truncated
 from headrace.store.folder_entry import EntryKind, kind_of
+from headrace.store.versions import utc_text
 
 _AGAIN = "Start again once the copy is complete; a load never mixes two versions."
 _FILE_REMEDY = "Name a file, or give the folder as a model."
@@ -100,8 +101,8 @@ class LocalReader:
                         item.key, f"The file ended after {start + target.received:,} bytes.", remedy=_AGAIN
                     )
                 target.received += count
-            if _version(os.fstat(descriptor)) != item.version:
-                raise Changed(item.key, "The file was rewritten while it was read.", remedy=_AGAIN)
+            if _version(facts := os.fstat(descriptor)) != item.version:
+                raise _changed(item, "rewritten while it was read", facts)
         except OSError as error:
             self.close()
             raise _translated(item.key, error) from None
@@ -111,8 +112,8 @@ class LocalReader:
             self.close()
             self._descriptor = os.open(item.key, os.O_RDONLY | os.O_CLOEXEC)
             self._key = item.key
-            if _version(os.fstat(self._descriptor)) != item.version:
-                raise Changed(item.key, "The file was replaced after it was listed.", remedy=_AGAIN)
+            if _version(facts := os.fstat(self._descriptor)) != item.version:
+                raise _changed(item, "replaced after it was listed", facts)
         return self._descriptor
 
     def abort(self) -> None:
@@ -127,6 +128,20 @@ class LocalReader:
 
 def _version(facts: os.stat_result) -> str:
     return f"{facts.st_dev}-{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+
+
+def _changed(item: ObjectInfo, how: str, now: os.stat_result) -> Changed:
+    # The last part of a version is when the file was written, to the nanosecond: a second may be the same.
+    listed_s, now_s = int(item.version.rpartition("-")[2]) / 1e9, now.st_mtime_ns / 1e9
+    return Changed(
+        item.key,
+        f"The file was {how}. Listed: {_facts(item.size_bytes, listed_s)}; now {_facts(now.st_size, now_s)}.",
+        remedy=_AGAIN,
+    )
+
+
+def _facts(size_bytes: int, written_s: float) -> str:
+    return f"{size_bytes:,} bytes, written {utc_text(written_s, fraction=True)}"
 
 
 def _translated(path: str, error: OSError) -> StoreError:

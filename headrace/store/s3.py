@@ -1,12 +1,11 @@
 """S3-compatible stores: signed listing and pinned, ranged reads over our own connections."""
 
-import logging
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
-from headrace.store.answer import changed_error, check_answer
+from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.connect import endpoint_of
 from headrace.store.errors import (
@@ -25,14 +24,14 @@ from headrace.store.s3_errors import error_of_response
 from headrace.store.s3_listing import ListPage, NotAListing, parse_page
 from headrace.store.s3_settings import S3Settings
 from headrace.store.spares import Spares
-from headrace.store.versions import is_weak
+from headrace.store.stored_checksum import StoredChecksum, checksum_in
+from headrace.store.versions import is_weak, warn_of_weak_versions
 
 # Whoever waits for the first answer waits at a terminal.
 LIST_STALL_TIMEOUT_S = 10.0
 _MAX_LIST_BYTES = 16 << 20
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
-_logger = logging.getLogger(__name__)
 
 
 class S3Store:
@@ -69,7 +68,7 @@ class S3Store:
                 raise self._nothing_there(connection)
         finally:
             connection.close()
-        self._warn_of_weak_versions(listing)
+        warn_of_weak_versions(self.source.uri, listing)
         return listing
 
     def _list(self, connection: "S3Connection", prefix: str, max_pages: int) -> Listing:
@@ -130,17 +129,6 @@ class S3Store:
         there = f"In {place} there is: {shown}." if names else f"{place} is empty."
         return NotFound(self.source.uri, f"Nothing lies under this prefix. {there}", remedy=remedy)
 
-    def _warn_of_weak_versions(self, listing: Listing) -> None:
-        weak = [item.name for item in listing.objects if not item.version or is_weak(item.version)]
-        if weak:
-            _logger.warning(
-                "%s: the store gives no strong ETag for %s%s: only size and time of the last change tell "
-                "whether they are replaced during the load.",
-                self.source.uri,
-                ", ".join(weak[:3]),
-                f" and {len(weak) - 3} more" if len(weak) > 3 else "",
-            )
-
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
@@ -159,7 +147,7 @@ class S3Store:
 
 
 class S3Connection:
-    """Signed GET requests for one bucket."""
+    """Signed GET and HEAD requests for one bucket."""
 
     def __init__(self, settings: S3Settings, bucket: str, stall_timeout_s: float = STALL_TIMEOUT_S) -> None:
         parts = urlsplit(settings.endpoint_url)
@@ -175,6 +163,13 @@ class S3Connection:
 
     def get(self, key: str, query: dict[str, str], headers: dict[str, str]) -> Head:
         """Send a signed GET and read the head; the body is to be read from `http`."""
+        return self._send("GET", key, query, headers)
+
+    def head(self, key: str, headers: dict[str, str]) -> Head:
+        """What a GET of the object would begin with."""
+        return self._send("HEAD", key, {}, headers)
+
+    def _send(self, method: str, key: str, query: dict[str, str], headers: dict[str, str]) -> Head:
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -185,7 +180,7 @@ class S3Connection:
                 for name, value in sorted(query.items())
             )
         # Host is given, so that what is signed is what is sent whatever the port and the letters' case.
-        request = AWSRequest("GET", self._origin + target, headers={"Host": self._netloc, **headers})
+        request = AWSRequest(method, self._origin + target, headers={"Host": self._netloc, **headers})
         # Credentials are asked for anew each time: they may expire during a long load.
         S3SigV4Auth(self._settings.frozen_credentials(), "s3", self._settings.region).add_auth(request)
         signed = [(name, str(value)) for name, value in request.headers.items()]
@@ -196,7 +191,7 @@ class S3Connection:
                 remedy="Check AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN and AWS_REGION for stray characters.",
             )
         return self.http.request(
-            target, [*signed, ("Accept-Encoding", "identity"), ("User-Agent", "headrace")]
+            target, [*signed, ("Accept-Encoding", "identity"), ("User-Agent", "headrace")], method=method
         )
 
     def fetch(self, key: str, query: dict[str, str], *, limit_bytes: int) -> tuple[Head, bytes]:
@@ -267,7 +262,31 @@ class S3Reader:
             return head
         body = self._connection.http.read_body()
         error = error_of_response(uri, head, body, self._settings, self._source.bucket)
-        raise changed_error(error, head.status)
+        if head.status == 412:
+            raise replaced_error(error, item, self._look(item))
+        raise removed_error(error, item)
+
+    def _look(self, item: ObjectInfo) -> Head | None:
+        """The head of what is now under the key; None where it does not come: it is only asked for a message."""
+        try:
+            return self._connection.head(item.key, {})
+        except StoreError:
+            return None
+
+    def stored_checksum(self, item: ObjectInfo) -> StoredChecksum | str:
+        """See KeepsChecksums."""
+        head = self._with_renewal(lambda: self._head(item, {"x-amz-checksum-mode": "ENABLED"}))
+        check_answer(head, item, 0, item.size_bytes - 1, self._uri(item))
+        return checksum_in(head.headers)
+
+    def _head(self, item: ObjectInfo, headers: dict[str, str]) -> Head:
+        head = self._connection.head(item.key, headers)
+        uri = self._uri(item)
+        if head.status == 404:  # without a body that could say what is not there
+            raise removed_error(NotFound(uri, "", status=head.status), item)
+        if head.status != 200:
+            raise error_of_response(uri, head, b"", self._settings, self._source.bucket)
+        return head
 
     def _uri(self, item: ObjectInfo) -> str:
         return f"s3://{self._source.bucket}/{item.key}"

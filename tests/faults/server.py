@@ -42,6 +42,7 @@ class Asked:
     query: dict[str, str]
     headers: dict[str, str]
     connection: int
+    method: str = "GET"
 
     @property
     def range(self) -> tuple[int, int] | None:
@@ -123,6 +124,7 @@ class FaultServer:
         list_script: whole answers to coming listings, before honest ones.
         page_keys: keys in one page of a listing.
         refuse: asked of every request; what it returns is the whole answer instead.
+        head_fields: more headers of answers to HEAD, which are honest and not in the script.
         log: every request, in order of arrival.
     """
 
@@ -139,6 +141,7 @@ class FaultServer:
         self.list_script: deque[bytes] = deque()
         self.page_keys = 1000
         self.refuse: Callable[[Asked], bytes | None] = lambda asked: None
+        self.head_fields: dict[str, str | None] = {}
         self.log: list[Asked] = []
         self.stopped = threading.Event()
         self.stalled: queue.SimpleQueue[Asked] = queue.SimpleQueue()
@@ -234,6 +237,9 @@ class FaultServer:
             connection.sendall(error_answer(404, "NoSuchKey"))
             return True
         exchange = Exchange(self, connection, asked, self.objects[key])
+        if asked.method == "HEAD":
+            exchange.head(status=200, **self.head_fields)
+            return True
         with self._lock:
             behaviour = self.script.popleft() if self.script else honest
         behaviour(exchange)
@@ -272,7 +278,7 @@ def _requests(connection: socket.socket, number: int) -> Iterator[Asked]:
         target = urlsplit(first.split(" ")[1])
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
-        yield Asked(unquote(target.path), query, headers, number)
+        yield Asked(unquote(target.path), query, headers, number, first.split(" ")[0])
 
 
 # ---- behaviours
