@@ -127,6 +127,9 @@ def next_job(crew: Crew, worker: Worker) -> Task | Second | None:
                     if crew.idle and len(crew.queue):
                         crew.work.notify()
                     return task
+                if crew.ledger.over.is_set():  # all that was left is read elsewhere
+                    crew.work.notify_all()
+                    return None
             deactivate(crew, worker)
             if not len(crew.queue) and crew.idle >= _SPARE:
                 return None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from headrace.errors import HeadraceError
-from headrace.stream.plan import ReadPlan
+from headrace.stream.plan import Chunk, ReadPlan
 from headrace.stream.progress import Progress
 
 
@@ -53,6 +53,18 @@ class Ledger:
                 self._end()
             self._news.notify_all()
 
+    def leave(self, chunk: Chunk) -> None:
+        """Another transfer reads the chunk: neither its bytes nor the groups that it completes count here."""
+        with self.lock:
+            self.bytes_total -= chunk.end - chunk.start
+            for piece in chunk.pieces:
+                left = self._left[piece.group] = self._left[piece.group] - (piece.end - piece.start)
+                if left == 0:
+                    self._groups_total -= 1
+            if self.bytes_done == self.bytes_total:
+                self._end()
+            self._news.notify_all()
+
     def fail(self, error: BaseException) -> None:
         """Let `error` end it, unless something else has, or all is there."""
         with self.lock:
@@ -77,7 +89,7 @@ class Ledger:
         told = 0
         while told < self._groups_total:
             with self.lock:
-                while not (new := self._finished[told:]):
+                while not (new := self._finished[told:]) and told < self._groups_total:
                     if self.failure is not None:
                         raise self.failure
                     self._news.wait()

@@ -41,7 +41,8 @@ class Share(Protocol):
     def reads(self, chunk: Chunk) -> bool | None:
         """Whether this transfer reads the plan's next chunk; False where another does, None for "not yet".
 
-        Called under the transfer's lock, in the plan's order; a chunk that was answered is not asked about
-        again, also where it is read in parts. After a None, `Transfer.wake` makes the transfer ask again. What
-        is answered False counts for nothing here: neither its bytes nor the groups that it completes.
+        Called under the transfer's lock, in the plan's order: it must be quick and must not call the transfer.
+        Where a chunk is read in parts, it is asked about each, and says the same. After a None, `Transfer.wake`
+        makes the transfer ask again. What is answered False counts for nothing here: neither its bytes nor the
+        groups that it completes.
         """

@@ -2,14 +2,14 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Target
 from headrace.stream.landing import Run, runs_of, staged_bytes
 from headrace.stream.plan import Chunk, ReadPlan, split
-from headrace.stream.seams import Gate
+from headrace.stream.seams import Gate, Share
 from headrace.stream.staging import Staging
 
 SHORTEST_CHUNK_BYTES = 1 << 20
@@ -85,12 +85,21 @@ class TaskQueue:
         rate: bytes a second of one connection, as far as known.
     """
 
-    def __init__(self, plan: ReadPlan, gate: Gate | None, staging: Staging) -> None:
+    def __init__(
+        self,
+        plan: ReadPlan,
+        gate: Gate | None,
+        staging: Staging,
+        share: Share | None = None,
+        leave: Callable[[Chunk], None] = lambda _: None,
+    ) -> None:
+        """Args: leave: told of each chunk that another transfer reads."""
         self._chunks = deque(plan.chunks)
         self._bytes_left = plan.bytes_total
         self._given_back: deque[Task] = deque()
         self._next: Task | None = None  # of the first chunk, once it was asked for
         self._gate, self._staging = gate, staging
+        self._share, self._leave = share, leave
         self.rate: float | None = None
 
     def __len__(self) -> int:
@@ -100,7 +109,7 @@ class TaskQueue:
         """The next task, or None where there is none or no room for it."""
         if self._given_back:
             return self._given_back.popleft()
-        if not self._chunks:
+        if not self._is_ours():
             return None
         if self._next is None:
             self._shorten_first(workers)
@@ -117,6 +126,18 @@ class TaskQueue:
         self._chunks.popleft()
         self._bytes_left -= task.chunk.end - task.chunk.start
         return task
+
+    def _is_ours(self) -> bool:
+        """Whether the first chunk is to be read here; those that others read are passed over."""
+        while self._chunks:
+            if self._share is None or self._next is not None:
+                return True
+            if (reads := self._share.reads(self._chunks[0])) is not False:
+                return reads is True
+            chunk = self._chunks.popleft()
+            self._bytes_left -= chunk.end - chunk.start
+            self._leave(chunk)
+        return False
 
     def give_back(self, task: Task) -> None:
         """Somebody else is to go on with it, before anything new is begun."""

@@ -21,7 +21,7 @@ from headrace.stream.plan import ReadPlan
 from headrace.stream.progress import Progress
 from headrace.stream.rate import LEAST_RATE_WINDOW_S
 from headrace.stream.retry import RetryPolicy
-from headrace.stream.seams import Buffers, Gate, Verifier
+from headrace.stream.seams import Buffers, Gate, Share, Verifier
 from headrace.stream.staging import DEFAULT_STAGING_BYTES, Staging
 from headrace.stream.tasks import TaskQueue
 
@@ -42,6 +42,7 @@ class Transfer:
         readers: Sequence[Reader] = (),
         policy: RetryPolicy | None = None,
         gate: Gate | None = None,
+        share: Share | None = None,
         verifier: Verifier | None = None,
         rate_limit_mb_s: float | None = None,
         deadline_s: float | None = None,
@@ -58,6 +59,7 @@ class Transfer:
             concurrency: the most connections at once; how many there are adapts to what they bring.
             readers: open connections that the first workers take over.
             gate: asked before each chunk whether there is room for it.
+            share: says which of the plan's chunks are read here, where several transfers divide it.
             verifier: proves each chunk.
             rate_limit_mb_s: 10⁶ bytes a second that all workers together do not exceed.
             deadline_s: seconds after which an incomplete load ends with DeadlineExceeded.
@@ -73,7 +75,7 @@ class Transfer:
         staging = Staging(staging_bytes)
         self._crew = Crew(
             ledger=self._ledger,
-            queue=TaskQueue(plan, gate, staging),
+            queue=TaskQueue(plan, gate, staging, share, self._ledger.leave),
             items=items,
             store=store,
             memory=memory_of(memory, plan.chunks),
@@ -118,7 +120,7 @@ class Transfer:
         self._ledger.raise_failure()
 
     def wake(self) -> None:
-        """Ask the gate again."""
+        """Ask the gate, or the share, again."""
         with self._ledger.lock:
             self._crew.work.notify()
 
