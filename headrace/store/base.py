@@ -7,7 +7,7 @@ from typing import Protocol
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
-from headrace.store.errors import NotFound, Unsupported
+from headrace.store.errors import NotFound
 
 
 @dataclass(slots=True)
@@ -127,7 +127,10 @@ def open_store(source: ModelSource) -> Store:
 
         return LocalStore(source)
     if source.is_web:
-        raise Unsupported(source.uri, "Plain web servers cannot be read from yet.")
+        from headrace.store.http_objects import HttpStore
+        from headrace.store.web_settings import resolve_web_settings
+
+        return HttpStore(source, resolve_web_settings())
     from headrace.store.s3 import S3Store
     from headrace.store.s3_settings import resolve_s3_settings
 

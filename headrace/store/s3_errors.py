@@ -1,9 +1,8 @@
 """From an S3 store's error answer to the taxonomy, with a cause in words and a remedy."""
 
-import math
-import re
 from dataclasses import dataclass
 
+from headrace.store.answer import retry_after_s, shortened
 from headrace.store.errors import (
     AccessDenied,
     BadEndpoint,
@@ -22,7 +21,6 @@ from headrace.store.s3_listing import parse_xml, text_of
 from headrace.store.s3_settings import S3Settings
 
 BUCKET_NAME_REMEDY = "Most stores want 3 to 63 lower-case letters, digits, dots and dashes, with a letter or digit at both ends."
-_LONGEST_TEXT = 300
 
 
 def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, bucket: str) -> StoreError:
@@ -35,11 +33,11 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
             status=head.status,
         )
     said = _parse(body)
-    request_id = said.request_id or _shortened(head.headers.get("x-amz-request-id", ""))
+    request_id = said.request_id or shortened(head.headers.get("x-amz-request-id", ""))
     error = error_of_code(uri, head.status, said.code, said.message, request_id, settings, bucket)
     if isinstance(error, TransientError):
-        error.retry_after_s = _retry_after_s(head.headers.get("retry-after", ""))
-    region = _shortened(head.headers.get("x-amz-bucket-region", "")) or said.region
+        error.retry_after_s = retry_after_s(head)
+    region = shortened(head.headers.get("x-amz-bucket-region", "")) or said.region
     if isinstance(error, WrongRegion) and region:
         error.remedy = f"Set AWS_REGION={region}."
     return error
@@ -81,7 +79,7 @@ def error_of_code(
             "The session token is expired or not valid.",
             "Renew AWS_SESSION_TOKEN, or unset it.",
         )
-    if status == 301 or code in (
+    if status in (301, 302, 307, 308) or code in (
         "PermanentRedirect",
         "AuthorizationHeaderMalformed",
         "IllegalLocationConstraintException",
@@ -134,18 +132,4 @@ def _parse(body: bytes) -> _ErrorBody:
     root = parse_xml(body)
     if root is None:
         return _ErrorBody()
-    return _ErrorBody(*(_shortened(text_of(root, tag)) for tag in ("Code", "Message", "RequestId", "Region")))
-
-
-def _shortened(text: str) -> str:
-    """One line of bounded length: it comes from the store and goes to the log."""
-    return re.sub(r"\s+", " ", text).strip()[:_LONGEST_TEXT]
-
-
-def _retry_after_s(value: str) -> float | None:
-    """Retry-After in seconds; None for a date, which tells the store's clock and not a length of time."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) else None
+    return _ErrorBody(*(shortened(text_of(root, tag)) for tag in ("Code", "Message", "RequestId", "Region")))

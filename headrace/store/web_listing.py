@@ -1,0 +1,134 @@
+"""A model's folder on a server without listings: the well-known names and those that the index gives, looked up."""
+
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from headrace.source.files import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    INDEX_NAME,
+    MAX_METADATA_BYTES,
+    TOKENIZER_NAMES,
+    VOCABULARY_NAMES,
+    read_index,
+)
+from headrace.store.base import Found, Store, read_range
+from headrace.store.errors import AccessDenied, NotFound
+
+SINGLE_NAME = "model.safetensors"
+MAX_SHARDS = 10_000
+_SIDE_BY_SIDE = 8
+# A header of a shard is wanted next; of a small file, nothing where it is in the cache.
+_WEIGHTS_FIRST_BYTES = 256 << 10
+_METADATA_FIRST_BYTES = 16 << 10
+# The index first: what it names is looked up after it.
+_NAMES = (
+    INDEX_NAME,
+    SINGLE_NAME,
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    *sorted(TOKENIZER_NAMES | VOCABULARY_NAMES),
+)
+
+
+def list_by_looking_up(store: Store) -> tuple[Found, ...]:
+    """What there is of the files that a model can have: the small ones, and the weights by the index or alone.
+
+    A server that hides what is not there behind 403 is believed as long as it shows anything at all.
+
+    Raises:
+        NotFound: there is nothing.
+        StoreError: as Store.look_up, the first that comes.
+    """
+    where = store.source.uri
+
+    def look_up(name: str) -> tuple[Found | AccessDenied | None, Iterable[str]]:
+        first_bytes = _WEIGHTS_FIRST_BYTES if ".safetensors" in name else _METADATA_FIRST_BYTES
+        try:
+            found = store.look_up(name, first_bytes)
+        except NotFound:
+            return None, ()
+        except AccessDenied as error:
+            return error, ()
+        if name != INDEX_NAME or found.item.size_bytes > MAX_METADATA_BYTES:
+            return found, ()
+        whole = Found(found.item, found.prefix + _rest(store, found))
+        return whole, _shards(whole.prefix, where)
+
+    results = _spread(look_up, _NAMES)
+    found = tuple(result for result in results if isinstance(result, Found))
+    if not found:
+        for result in results:
+            if isinstance(result, AccessDenied):
+                raise result
+        raise NotFound(
+            where,
+            f"None of {CONFIG_NAME}, {SINGLE_NAME}, {INDEX_NAME} and a tokenizer's files is there.",
+            remedy="Give the folder that holds them. A web server has no listing, so that weights are found by "
+            f"{INDEX_NAME} or under the name {SINGLE_NAME} only.",
+        )
+    return found
+
+
+def _rest(store: Store, found: Found) -> bytes:
+    """What follows the first bytes."""
+    got = len(found.prefix)
+    if got == found.item.size_bytes:
+        return b""
+    reader = store.open_reader()
+    try:
+        return read_range(reader, found.item, got, found.item.size_bytes - got)
+    finally:
+        reader.close()
+
+
+def _shards(index: bytes, where: str) -> list[str]:
+    """The files that an index names, but for what no file of this folder can be called."""
+    names = dict.fromkeys(read_index(index, where).values())
+    usable = [name for name in names if "/" not in name and name not in ("", ".", "..", *_NAMES)]
+    return usable[:MAX_SHARDS]
+
+
+Result = Found | AccessDenied | None
+
+
+def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable[str]) -> list[Result]:
+    """Do the work for each name, and for the names that come of it, in a few threads; the first error is raised."""
+    tasks: SimpleQueue[str | None] = SimpleQueue()
+    lock, results, errors = threading.Lock(), list[Result](), list[BaseException]()
+    left = 0
+    for name in names:
+        tasks.put(name)
+        left += 1
+
+    def serve() -> None:
+        nonlocal left
+        while (name := tasks.get()) is not None:
+            more: list[str] = []
+            try:
+                if not errors:
+                    result, named = work(name)
+                    more = list(named)
+                    results.append(result)
+            except BaseException as error:  # raised to the caller below
+                errors.append(error)
+            for each in more:
+                tasks.put(each)
+            with lock:
+                left += len(more) - 1
+                if left == 0:
+                    for _ in threads:
+                        tasks.put(None)
+
+    threads = [
+        threading.Thread(target=serve, name=f"look-up-{number}", daemon=True)
+        for number in range(_SIDE_BY_SIDE)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
