@@ -1,0 +1,400 @@
+"""A load that the ranks of one machine share: each byte comes from the store once, whoever wants it.
+
+Every rank has the plan of all their reads and takes chunks of it from one queue. A chunk is read into a slot of
+memory that the ranks share; who wants something of it copies that, and then the slot is free again. A chunk
+that nobody else wants is received where it belongs. Machines of one group know nothing of each other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+
+from headrace.source.objects import ObjectInfo
+from headrace.store.base import Reader, Store
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan
+from headrace.stream.progress import Progress
+from headrace.stream.ranks.arrivals import Admission, Arrival, Job
+from headrace.stream.ranks.buffers import OwnBuffers
+from headrace.stream.ranks.declaration import declare
+from headrace.stream.ranks.deliver import deliver
+from headrace.stream.ranks.errors import PeerFailed, PeerLost
+from headrace.stream.ranks.group import Group, torch_group
+from headrace.stream.ranks.links import Links
+from headrace.stream.ranks.meeting import Machine, meet, told
+from headrace.stream.ranks.messages import Copied, Ended, Leaving, Message, Ready
+from headrace.stream.ranks.share import TicketShare, is_direct, reading_plan, slot_buffer
+from headrace.stream.ranks.wants import pieces_of, uncut
+from headrace.stream.retry import RetryPolicy
+from headrace.stream.seams import Buffers, Gate, Verifier
+from headrace.stream.transfer import Cancelled, Transfer
+
+DEFAULT_RING_BYTES = 256 << 20
+SILENCE_TIMEOUT_S = 120.0
+_DELIVERERS = 2
+
+
+def start_distributed(
+    plan: ReadPlan,
+    items: Sequence[ObjectInfo],
+    store: Store,
+    memory: memoryview | Buffers,
+    *,
+    group: Group | None = None,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    ring_bytes: int = DEFAULT_RING_BYTES,
+    silence_timeout_s: float = SILENCE_TIMEOUT_S,
+    concurrency: int | None = None,
+    readers: Sequence[Reader] = (),
+    policy: RetryPolicy | None = None,
+    gate: Gate | None = None,
+    verifier: Verifier | None = None,
+    rate_limit_mb_s: float | None = None,
+    deadline_s: float | None = None,
+    hedge: bool = True,
+) -> "Transfer | DistributedTransfer":
+    """Start a load together with the other ranks of this machine; every rank of the group has to call it.
+
+    A plain Transfer where there is nobody to load with: torch.distributed is not initialised or has one rank,
+    or no other rank shares this one's machine and network namespace (a warning says so where the machine has
+    more of them).
+
+    Args:
+        plan: what this rank wants; that may be nothing, or parts of what others want.
+        items: the same objects in the same order on every rank.
+        group: None means the default group of torch.distributed.
+        chunk_bytes: the largest read.
+        ring_bytes: memory for the whole machine in which chunks wait to be copied.
+        silence_timeout_s: how long another rank's process may give no sign of life.
+        rate_limit_mb_s: for the machine's ranks together. The other arguments are as for Transfer; they bound
+            and count this rank's own reads.
+
+    Raises:
+        RanksDisagree: the ranks of this machine were given different objects.
+        PeerFailed: another rank of it could not begin.
+        RanksCannotMeet: the group broke before the ranks had met.
+    """
+    found = group if group is not None else torch_group()
+    machine = None
+    if found is not None:
+        machine = meet(found, declare(uncut(plan), items, store, chunk_bytes), ring_bytes)
+    if machine is None:
+        return Transfer(
+            plan,
+            items,
+            store,
+            memory,
+            concurrency=concurrency,
+            readers=readers,
+            policy=policy,
+            gate=gate,
+            verifier=verifier,
+            rate_limit_mb_s=rate_limit_mb_s,
+            deadline_s=deadline_s,
+            hedge=hedge,
+        )
+    return DistributedTransfer(
+        machine,
+        plan,
+        items,
+        store,
+        memory,
+        silence_timeout_s=silence_timeout_s,
+        concurrency=concurrency,
+        readers=readers,
+        policy=policy,
+        gate=gate,
+        verifier=verifier,
+        rate_limit_mb_s=None if rate_limit_mb_s is None else rate_limit_mb_s / len(machine.ranks),
+        deadline_s=deadline_s,
+        hedge=hedge,
+    )
+
+
+class DistributedTransfer:
+    """A running load of one rank, with Transfer's interface. What ends it on one rank ends it on all of a machine.
+
+    A rank that has everything takes no further chunk but completes those that it is reading, since others may
+    want them: `wait`, and the end of `finished_groups`, last until then.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        plan: ReadPlan,
+        items: Sequence[ObjectInfo],
+        store: Store,
+        memory: memoryview | Buffers,
+        *,
+        silence_timeout_s: float = SILENCE_TIMEOUT_S,
+        concurrency: int | None = None,
+        readers: Sequence[Reader] = (),
+        policy: RetryPolicy | None = None,
+        gate: Gate | None = None,
+        verifier: Verifier | None = None,
+        rate_limit_mb_s: float | None = None,
+        deadline_s: float | None = None,
+        hedge: bool = True,
+    ) -> None:
+        """Start at once; see `start_distributed`. The machine belongs to the transfer from here on."""
+        self._machine = machine
+        self._chunks = machine.plan.chunks
+        self._bytes_total, self._groups_total = plan.bytes_total, len(plan.groups)
+        placements = uncut(plan)
+        self._wanted = pieces_of(placements, self._chunks)
+        self._buffers = OwnBuffers(memory, placements)
+        self._admission = Admission(self._chunks, self._wanted, gate)
+        self._direct = [
+            gate is None and is_direct(chunk, pieces, wanted_by, machine.place)
+            for chunk, pieces, wanted_by in zip(
+                self._chunks, self._wanted, machine.plan.wanted_by, strict=True
+            )
+        ]
+        self._share = TicketShare(machine.tickets, machine.ring, self._direct)
+        self._changed = threading.Condition()
+        self._left = dict(plan.groups)
+        self._finished = [number for number, size in plan.groups.items() if size == 0]
+        self._bytes_done = 0
+        self._failure: BaseException | None = None
+        self._has_read = False  # every chunk that this rank took is there for the others
+        self._done = False
+        self._started = time.monotonic()
+        self._ended: float | None = None
+        if self._bytes_total == 0:
+            self._ended = self._started
+            self._share.stop()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._links = Links(machine.links, self._received, self._lost, silence_timeout_s)
+        try:
+            self._reading = Transfer(
+                reading_plan(machine.plan, self._wanted, self._direct),
+                items,
+                store,
+                self._buffer,
+                concurrency=concurrency,
+                readers=readers,
+                policy=policy,
+                share=self._share,
+                verifier=verifier,
+                rate_limit_mb_s=rate_limit_mb_s,
+                deadline_s=deadline_s,
+                hedge=hedge,
+            )
+        except BaseException as error:
+            self._fail(error)
+            self._links.close()
+            machine.close()
+            raise
+        works = [self._announce, *[self._deliver] * _DELIVERERS]
+        self._workers = [
+            threading.Thread(target=self._guarded, args=(work,), name=f"ranks-{number}", daemon=True)
+            for number, work in enumerate(works)
+        ]
+        self._keeper = threading.Thread(target=self._keep, name="ranks-links", daemon=True)
+        for thread in (self._keeper, *self._workers):
+            thread.start()
+
+    # What the caller sees.
+
+    def progress(self) -> Progress:
+        """How far this rank is. Requests, retries, hedges and connections are of what it reads itself."""
+        reading = self._reading.progress()
+        with self._changed:
+            end = self._ended if self._ended is not None else time.monotonic()
+            return Progress(
+                bytes_done=self._bytes_done,
+                bytes_total=self._bytes_total,
+                seconds=end - self._started,
+                retries=reading.retries,
+                hedges=reading.hedges,
+                hedged_bytes=reading.hedged_bytes,
+                requests=reading.requests,
+                concurrency=reading.concurrency,
+                groups_done=len(self._finished),
+                groups_total=self._groups_total,
+            )
+
+    def finished_groups(self) -> Iterator[int]:
+        """Each group's number once, as it completes; those without bytes first. Raises what ended the load."""
+        at = 0
+        while at < self._groups_total:
+            with self._changed:
+                while self._failure is None and len(self._finished) == at:
+                    self._changed.wait()
+                new = self._finished[at:]
+                if not new and self._failure is not None:
+                    raise self._failure
+            yield from new
+            at += len(new)
+        self.wait()
+
+    def wait_group(self, group: int) -> None:
+        """Return when every byte of the group is in place. Raises what ended the load."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or not self._left.get(group))
+            if self._left.get(group) and self._failure is not None:
+                raise self._failure
+
+    def wait(self) -> None:
+        """Return when every byte is in place, nobody waits for this rank and no thread of it is left.
+
+        Raises what ended it.
+        """
+        self._keeper.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def wake(self) -> None:
+        """Ask the gate again."""
+        self._start_jobs(self._admission.again())
+
+    def cancel(self) -> None:
+        """End the load, on the other ranks too. A rank that has everything only stops to read more."""
+        with self._changed:
+            complete = self._ended is not None
+        if not complete:
+            self._fail(Cancelled())
+
+    # Reading for all, and what the others say.
+
+    def _buffer(self, number: int) -> memoryview:
+        if number >= 0:
+            return self._buffers.view(number)
+        number = slot_buffer(number)
+        return self._machine.ring.view(self._share.slot(number), self._size(number))
+
+    def _size(self, number: int) -> int:
+        return self._chunks[number].end - self._chunks[number].start
+
+    def _announce(self) -> None:
+        """Tell of each chunk that this rank has read whoever wants it."""
+        place = self._machine.place
+        for number in self._reading.finished_groups():
+            if self._direct[number]:
+                chunk = self._chunks[number]
+                for piece in self._wanted[number]:
+                    self._count(
+                        piece.group, piece.buffer, min(piece.end, chunk.end) - max(piece.start, chunk.start)
+                    )
+                continue
+            slot = self._share.slot(number)
+            readers = [
+                at for at in range(len(self._machine.ranks)) if self._machine.plan.wanted_by[number] >> at & 1
+            ]
+            self._machine.ring.publish(slot, readers)
+            for reader in readers:
+                if reader != place:
+                    self._links.send(reader, Ready(number, slot))
+            if place in readers:
+                self._arrived(number, self._machine.ring.view(slot, self._size(number)), place, slot)
+        self._reading.wait()
+        with self._changed:
+            self._has_read = True
+        self._leave_when_done()
+
+    def _received(self, place: int, message: Message) -> None:
+        match message:
+            case Ready(number, slot):
+                self._arrived(number, self._machine.slots[place].view(slot, self._size(number)), place, slot)
+            case Copied(slot):
+                self._free(slot, place)
+            case Ended(rank, "lost", text):
+                self._fail(PeerLost(rank, text))
+            case Ended(rank, _, text):
+                self._fail(PeerFailed(rank, text))
+
+    def _lost(self, rank: int, cause: str) -> None:
+        self._fail(PeerLost(rank, cause))
+
+    def _free(self, slot: int, reader: int) -> None:
+        if self._machine.ring.copied(slot, reader):
+            self._reading.wake()
+
+    # Copying what this rank wants.
+
+    def _arrived(self, number: int, view: memoryview, owner: int, slot: int) -> None:
+        arrival = Arrival(number, view, owner, slot, len(self._wanted[number]))
+        self._start_jobs(self._admission.arrived(arrival))
+
+    def _start_jobs(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._jobs.put(job)
+
+    def _deliver(self) -> None:
+        while (job := self._jobs.get()) is not None and self._failure is None:
+            arrival, placement = job.arrival, job.placement
+            memory = self._buffers.view(placement.buffer)
+            size = deliver(arrival.view, self._chunks[arrival.number].start, placement, memory)
+            del memory  # a caller may wait for the last view of it to go
+            self._count(placement.group, placement.buffer, size)
+            if arrival.copied_one():
+                if arrival.owner == self._machine.place:
+                    self._free(arrival.slot, arrival.owner)
+                else:
+                    self._links.send(arrival.owner, Copied(arrival.slot))
+
+    def _count(self, group: int, buffer: int, size: int) -> None:
+        self._buffers.placed(buffer, size)
+        with self._changed:
+            self._bytes_done += size
+            self._left[group] -= size
+            if self._left[group]:
+                return
+            self._finished.append(group)
+            complete = self._bytes_done == self._bytes_total
+            if complete:
+                self._ended = time.monotonic()
+            self._changed.notify_all()
+        if complete:
+            self._share.stop()
+            self._reading.wake()
+            self._leave_when_done()
+
+    # Life and end.
+
+    def _leave_when_done(self) -> None:
+        with self._changed:
+            if self._ended is None or not self._has_read or self._failure is not None or self._done:
+                return
+            self._done = True
+        for place in self._machine.links:
+            self._links.send(place, Leaving())
+        self._links.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is not None or self._done:
+                return
+            self._failure = error
+            self._changed.notify_all()
+        own = self._machine.ranks[self._machine.place]
+        match error:
+            case PeerLost():
+                message = Ended(error.rank, "lost", error.cause)
+            case PeerFailed():
+                message = Ended(error.rank, "failed", error.cause)
+            case Cancelled():
+                message = Ended(own, "failed", "its load was cancelled.")
+            case _:
+                message = Ended(own, "failed", told(error))
+        self._share.stop()
+        self._links.tell_all(message)
+        self._links.stop()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # handed to whoever waits
+            self._fail(error)
+
+    def _keep(self) -> None:
+        """Listen to the others until the end, then let go of everything."""
+        self._guarded(self._links.run)
+        if self._failure is not None:
+            self._reading.cancel()
+        for _ in range(_DELIVERERS):
+            self._jobs.put(None)
+        for thread in self._workers:
+            thread.join()
+        self._links.close()
+        self._machine.close()
