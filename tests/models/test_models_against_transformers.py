@@ -64,7 +64,7 @@ def test_bfloat16_strays_no_further_from_float32_than_transformers(family: str, 
     reference = theirs(exact)
     their_error = theirs(rounded) - reference
     our_error = torch.stack([row for request in requests for row in request.logits]) - reference
-    assert our_error.abs().max() <= 1.5 * their_error.abs().max()
+    assert our_error.abs().max() <= 2 * their_error.abs().max()
     # The greatest of all errors is a matter of luck; the mean is not.
     assert our_error.square().mean() <= 1.25 * their_error.square().mean()
 

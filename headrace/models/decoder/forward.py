@@ -5,15 +5,17 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from headrace.kernels.norm import head_norm, rms_norm
-from headrace.kernels.rotary import rotary_table, rotate
+from headrace.kernels.native import parts
+from headrace.kernels.norm import rms_norm
+from headrace.kernels.rotary import rotary_table
 from headrace.models.batch import ForwardBatch, KVCache
 from headrace.models.decoder.arithmetic import FASTEST, Arithmetic
 from headrace.models.decoder.config import DecoderConfig
 from headrace.models.decoder.frequencies import frequencies_by_length, inverse_frequencies
+from headrace.models.decoder.layer_parts import LayerParts, native_parts, reference_parts
 from headrace.models.decoder.layout import decoder_layout
-from headrace.models.decoder.parameters import LayerParameters, Linear, arrange, check_parameters
-from headrace.models.decoder.step import StepContext, attend, prepare_step, sequence_lengths
+from headrace.models.decoder.parameters import arrange, check_parameters
+from headrace.models.decoder.step import attend, prepare_step, sequence_lengths
 
 
 class DecoderModel:
@@ -37,6 +39,11 @@ class DecoderModel:
         self.device = self.parameters.embedding.device
         self._inverse_frequencies = inverse_frequencies(config.rope, config.head_dim).to(self.device)
         self._windows = tuple(dict.fromkeys(config.windows))
+        layers = self.parameters.layers
+        self._reference = tuple(reference_parts(config, layer, arithmetic) for layer in layers)
+        self._native: tuple[LayerParts, ...] = ()
+        if parts.can_compute(*parameters.values()):
+            self._native = tuple(native_parts(config, layer) for layer in layers)
 
     def forward(
         self, batch: ForwardBatch, cache: KVCache, before_group: Callable[[int], None] | None = None
@@ -52,44 +59,32 @@ class DecoderModel:
         reach(0)
         hidden = functional.embedding(batch.input_ids, self.parameters.embedding)
         last = len(self.parameters.layers) - 1
-        for index, layer in enumerate(self.parameters.layers):
+        layers = self._layers_for(hidden.shape[0])
+        for index, layer in enumerate(layers):
             reach(index + 1)
-            attended = self._attend(layer, hidden, cache.keys[index], cache.values[index], step, index)
+            keys, values = cache.keys[index], cache.values[index]
+            query = layer.before(hidden, cos, sin, step.write_slots, keys, values)
+            attended = attend(step.attention[self.config.windows[index]], query, keys, values)
             if index == last:
                 # What follows the last attention serves only the logits.
                 attended, hidden = attended[batch.logit_rows], hidden[batch.logit_rows]
-            hidden.add_(self._linear(attended, layer.output))
-            hidden.add_(self._mlp(layer, hidden))
+            layer.after(attended, hidden)
         reach(last + 2)
-        hidden = rms_norm(hidden, self.parameters.norm, self.config.rms_norm_eps)
-        return self.arithmetic.linear(hidden, self.parameters.head, None).float()
+        return self._logits(hidden)
 
-    def _attend(
-        self,
-        layer: LayerParameters,
-        hidden: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        step: StepContext,
-        index: int,
-    ) -> torch.Tensor:
-        """Attention of one layer before its output projection: [tokens, heads * head_dim]."""
-        config = self.config
-        normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
-        qkv = self._linear(normed, layer.qkv)
-        qkv = qkv.view(hidden.shape[0], -1, config.head_dim)
-        turning = config.num_heads + config.num_kv_heads
-        # q and k lie side by side and are turned in one go.
-        unturned = qkv[:, :turning]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            unturned = head_norm(
-                unturned, layer.query_norm, layer.key_norm, config.num_heads, config.rms_norm_eps
-            )
-        turned = rotate(unturned, step.cos, step.sin)
-        query, key = turned[:, : config.num_heads], turned[:, config.num_heads :]
-        keys.index_copy_(0, step.write_slots, key)
-        values.index_copy_(0, step.write_slots, qkv[:, turning:])
-        return attend(step.attention[config.windows[index]], query, keys, values)
+    def _layers_for(self, rows: int) -> tuple[LayerParts, ...]:
+        """In C++, where there are kernels and they are the ones for so many rows."""
+        if self._native and rows <= self.arithmetic.native_rows(self.dtype):
+            parts.follow_torch()
+            return self._native
+        return self._reference
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [rows, vocab_size] of the last layer's hidden [rows, hidden_size]."""
+        norm, head, eps = self.parameters.norm, self.parameters.head, self.config.rms_norm_eps
+        if self._native and hidden.shape[0] <= self.arithmetic.native_rows(self.dtype):
+            return parts.linear(parts.rms_norm(hidden, norm, eps), head, wide=True)
+        return self.arithmetic.linear(rms_norm(hidden, norm, eps), head, None).float()
 
     def _angles(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of the step's tokens, as `rotary_table` gives them."""
@@ -98,14 +93,6 @@ class DecoderModel:
             lengths = sequence_lengths(batch)
             frequencies = frequencies_by_length(rope, frequencies, lengths, self.config.head_dim)
         return rotary_table(batch.positions, frequencies, self.dtype, rope.attention_factor)
-
-    def _mlp(self, layer: LayerParameters, hidden: torch.Tensor) -> torch.Tensor:
-        normed = rms_norm(hidden, layer.post_attention_norm, self.config.rms_norm_eps)
-        gated = self.arithmetic.silu_mul(self._linear(normed, layer.gate_up))
-        return self._linear(gated, layer.down)
-
-    def _linear(self, x: torch.Tensor, layer: Linear) -> torch.Tensor:
-        return self.arithmetic.linear(x, layer.weight, layer.bias)
 
 
 def _everything_is_there(_group: int) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 import torch
 
 from headrace.kernels import row_invariant, tiled_attention
+from headrace.kernels.native import parts
 from headrace.models.decoder.arithmetic import Arithmetic, Attend
 
 
@@ -18,4 +19,4 @@ def _decode(slots: torch.Tensor, lengths: torch.Tensor, _dtype: torch.dtype, win
     return partial(tiled_attention.tiled_decode_attention, context=context)
 
 
-ROW_INVARIANT = Arithmetic(row_invariant.linear, row_invariant.silu_mul, _prefill, _decode)
+ROW_INVARIANT = Arithmetic(row_invariant.linear, row_invariant.silu_mul, parts.all_rows, _prefill, _decode)

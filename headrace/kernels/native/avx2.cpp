@@ -1,0 +1,57 @@
+// x86 with AVX2, FMA and F16C: 8 products at once, bfloat16 widened on the way.
+#include "kernels.h"
+#include "target.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace headrace {
+namespace {
+
+bool is_here() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+HEADRACE_TARGET("avx2,fma,f16c")
+
+#include "rows.inc"
+
+inline __m256 load_wide(const float* from) { return _mm256_loadu_ps(from); }
+inline __m256 load_wide(const bf16* from) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+template <class T>
+struct Lanes {
+    using Vector = __m256;
+    using Sum = __m256;
+    static constexpr int64_t kWidth = 8, kOuts = 4, kRows = 2;
+
+    static inline Vector load(const T* from) { return load_wide(from); }
+    static inline Sum zero() { return _mm256_setzero_ps(); }
+    static inline Sum add_products(Sum sum, Vector a, Vector b) { return _mm256_fmadd_ps(a, b, sum); }
+    static inline float total(Sum sum) {
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+};
+
+#include "dots.inc"
+#include "product.inc"
+
+constexpr Kernels kFloat = table<float>(), kBf16 = table<bf16>();
+
+HEADRACE_TARGET_END
+
+}  // namespace
+
+const InstructionSet kAvx2 = {"avx2", is_here, {&kFloat, &kBf16}};
+
+}  // namespace headrace
+#else
+namespace headrace {
+const InstructionSet kAvx2 = {"avx2", [] { return false; }, {nullptr, nullptr}};
+}
+#endif
