@@ -6,7 +6,7 @@ flipped on the way; where it fails again the load ends.
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.store.errors import Corrupt, TransientError
@@ -51,34 +51,33 @@ class Verified:
 class BlockVerifier:
     """Proves what a transfer receives; a `Verifier` of one load. Thread-safe.
 
-    The headers, which were read before, are taken in at once.
+    A shard's header, which was read before, is taken in with its first chunk.
     """
 
     def __init__(
         self,
         where: str,
         shards: Sequence[Shard],
-        expected: Sequence[Expected | None],
-        why_not: Sequence[str] = (),
+        expect: Callable[[int], Expected | str],
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-            where: the place of the shards, for messages.
-            expected: what each shard's checksums should be, None where nobody knows.
-            why_not: why some are None.
-
-        Raises Corrupt where a header is not what it should be.
+        where: the place of the shards, for messages.
+        expect: what a shard's checksums should be, or why nobody knows; asked in the worker that brings the
+            shard's first chunk, which may wait for it.
+        close: ends what `expect` waits for.
         """
+        self._shards, self._expect, self._close = shards, expect, close
         self._uris = [f"{where}/{shard.item.name}" for shard in shards]
-        self._books = [BlockBook(entry) if entry is not None else None for entry in expected]
-        self._why_not = tuple(why_not)
+        self._opening = [threading.Lock() for _ in shards]
+        self._books: dict[int, BlockBook | str] = {}
         self._suspects: set[tuple[int, int]] = set()
         self._received = 0
         self._lock = threading.Lock()
-        for number, shard in enumerate(shards):
-            length = len(shard.header).to_bytes(8, "little")
-            wrong = self._take(number, 0, [memoryview(length), memoryview(shard.header)])
-            if wrong is not None:  # read again it might name other tensors: the whole load would begin anew
-                raise Corrupt(self._uris[number], self._cause(number, wrong), remedy=_AGAIN)
+
+    def close(self) -> None:
+        """End what is still asked for. The summary stays."""
+        self._close()
 
     def received(self, shard: int, start: int, views: Sequence[memoryview]) -> None:
         """See Verifier.received.
@@ -87,46 +86,82 @@ class BlockVerifier:
             TransientError: a block is wrong for the first time.
             Corrupt: it is wrong again.
         """
-        wrong = self._take(shard, start, views)
+        book = self._book(shard)
+        wrong = self._add(book, start, views)
         if wrong is None:
             return
+        assert isinstance(book, BlockBook)
         with self._lock:
             again = (shard, wrong.block) in self._suspects
             self._suspects.add((shard, wrong.block))
-        uri, cause = self._uris[shard], self._cause(shard, wrong)
+        uri, cause = self._uris[shard], _cause(book.expected, wrong)
         if again:
             raise Corrupt(uri, f"{cause} A second read gave no other result.", remedy=_AGAIN)
         _logger.warning("%s: %s They are read once more.", uri, cause)
         raise TransientError(uri, cause)
 
-    def _take(self, shard: int, start: int, views: Sequence[memoryview]) -> Mismatch | None:
-        """Count bytes, unless they prove a block wrong."""
-        book = self._books[shard]
-        parts = sum_up(start, views, book.expected) if book is not None else []
+    def _book(self, shard: int) -> BlockBook | str:
+        with self._opening[shard]:
+            book = self._books.get(shard)
+            if book is None:
+                expected = self._expect(shard)
+                book = BlockBook(expected) if isinstance(expected, Expected) else expected
+                header = self._shards[shard].header
+                wrong = self._add(
+                    book, 0, [memoryview(len(header).to_bytes(8, "little")), memoryview(header)]
+                )
+                if (
+                    wrong is not None
+                ):  # read again it might name other tensors: the whole load would begin anew
+                    assert isinstance(book, BlockBook)
+                    raise Corrupt(self._uris[shard], _cause(book.expected, wrong), remedy=_AGAIN)
+                self._books[shard] = book
+            return book
+
+    def _add(self, book: BlockBook | str, start: int, views: Sequence[memoryview]) -> Mismatch | None:
+        parts = sum_up(start, views, book.expected) if isinstance(book, BlockBook) else []
         with self._lock:
-            wrong = book.add(parts) if book is not None else None
+            wrong = book.add(parts) if isinstance(book, BlockBook) else None
             if wrong is None:
                 self._received += sum(map(len, views))
             return wrong
 
-    def _cause(self, shard: int, wrong: Mismatch) -> str:
-        book = self._books[shard]
-        assert book is not None
-        expected = book.expected
-        start, end = expected.bounds(wrong.block)
-        return (
-            f"Bytes {start}-{end - 1} are not what they should be: their {expected.crc.name} is "
-            f"{expected.crc.text(wrong.found)}, but {expected.told_by} says "
-            f"{expected.crc.text(expected.sums[wrong.block])}."
-        )
-
     def summary(self) -> Verified:
         """How much is proved so far."""
         with self._lock:
-            books = [book for book in self._books if book is not None]
+            books = sorted(self._books.items())
+            proved = [book for _, book in books if isinstance(book, BlockBook)]
+            reasons: dict[str, list[str]] = {}
+            for number, book in books:
+                reason = book if isinstance(book, str) else _unproved(book)
+                if reason:
+                    reasons.setdefault(reason, []).append(self._shards[number].item.name)
             return Verified(
                 self._received,
-                sum(book.bytes_verified for book in books),
-                tuple(dict.fromkeys(book.expected.told_by for book in books)),
-                self._why_not,
+                sum(book.bytes_verified for book in proved),
+                tuple(dict.fromkeys(book.expected.told_by for book in proved if book.bytes_verified)),
+                tuple(
+                    f"{_shown(names)}{reason}" if len(names) < len(books) else reason
+                    for reason, names in reasons.items()
+                ),
             )
+
+
+def _unproved(book: BlockBook) -> str:
+    """Why nothing of an object is proved though there is a checksum; empty where something is."""
+    if book.bytes_verified or not book.expected.size_bytes:
+        return ""
+    return "none of what its checksums are of was read whole"
+
+
+def _shown(names: list[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: "
+
+
+def _cause(expected: Expected, wrong: Mismatch) -> str:
+    start, end = expected.bounds(wrong.block)
+    return (
+        f"Bytes {start}-{end - 1} are not what they should be: their {expected.crc.name} is "
+        f"{expected.crc.text(wrong.found)}, but {expected.told_by} says "
+        f"{expected.crc.text(expected.sums[wrong.block])}."
+    )

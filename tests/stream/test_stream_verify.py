@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.crc import CRC64NVME, CRCS, Crc
-from headrace.store.errors import Corrupt, TransientError
+from headrace.store.errors import Changed, Corrupt, TransientError
 from headrace.stream.header import Shard
 from headrace.stream.verify import BlockVerifier
 from headrace.stream.verify_blocks import Expected
@@ -33,7 +33,7 @@ def expect(data: bytes, block_bytes: int, crc: Crc = CRC64NVME) -> Expected:
 
 
 def verifier_of(data: bytes, block_bytes: int, crc: Crc = CRC64NVME) -> BlockVerifier:
-    return BlockVerifier("s3://b/m", [shard(data)], [expect(data, block_bytes, crc)])
+    return BlockVerifier("s3://b/m", [shard(data)], lambda number: expect(data, block_bytes, crc))
 
 
 def feed(verifier: BlockVerifier, start: int, data: bytes, views: int = 1) -> None:
@@ -122,8 +122,9 @@ def test_what_is_wrong_twice_is_corrupt_with_both_checksums() -> None:
 def test_a_wrong_header_is_corrupt_at_once() -> None:
     data = an_object(b"body")
     other = data.replace(b"a", b"b")
+    verifier = BlockVerifier("s3://b/m", [shard(data)], lambda number: expect(other, 5))
     with pytest.raises(Corrupt, match="Bytes 10-14 are not what"):
-        BlockVerifier("s3://b/m", [shard(data)], [expect(other, 5)])
+        feed(verifier, 15, b"body")
 
 
 def test_blocks_that_are_read_in_part_are_counted_as_not_verified() -> None:
@@ -145,16 +146,38 @@ def test_almost_all_is_not_called_all() -> None:
 
 def test_objects_without_checksums_are_named_with_the_reason() -> None:
     data = an_object(b"body")
-    none = BlockVerifier("s3://b/m", [shard(data)], [None], ["there is no manifest"])
-    none.received(0, 15, [memoryview(b"body")])
-    assert none.summary().describe() == "Not verifiable: there is no manifest."
+    other = Shard(ObjectInfo("k2", "b.safetensors", len(data), "1"), {}, HEADER)
+    none = BlockVerifier("s3://b/m", [shard(data), other], lambda number: "there is no manifest")
     some = BlockVerifier(
-        "s3://b/m", [shard(data)] * 2, [expect(data, 0), None], ["b: the store keeps no CRC"]
+        "s3://b/m",
+        [shard(data), other],
+        lambda number: "the store keeps no CRC" if number else expect(data, 0),
     )
-    some.received(0, 15, [memoryview(b"body")])
+    for verifier in (none, some):
+        for number in range(2):
+            verifier.received(number, 15, [memoryview(b"body")])
+    assert none.summary().describe() == "Not verifiable: there is no manifest."
     assert some.summary().describe() == (
-        "Verified 55.9 % of the 34 bytes read, by the manifest; not verifiable: b: the store keeps no CRC."
+        "Verified 50.0 % of the 38 bytes read, by the manifest; "
+        "not verifiable: b.safetensors: the store keeps no CRC."
     )
+
+
+def test_an_object_that_is_not_read_whole_is_not_proved_by_the_store_s_checksum() -> None:
+    data = an_object(b"body")
+    verifier = verifier_of(data, 0)
+    feed(verifier, 15, b"bod")
+    assert verifier.summary().describe() == (
+        "Not verifiable: none of what its checksums are of was read whole."
+    )
+
+
+def test_a_checksum_that_does_not_come_is_the_load_s_error() -> None:
+    def fail(number: int) -> Expected:
+        raise Changed("s3://b/m/model.safetensors", "The object was replaced.")
+
+    with pytest.raises(Changed):
+        BlockVerifier("s3://b/m", [shard(b"")], fail).received(0, 15, [memoryview(b"body")])
 
 
 def test_many_workers_prove_one_object_together() -> None:

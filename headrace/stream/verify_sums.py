@@ -1,0 +1,89 @@
+"""Where a load's checksums come from: the manifest beside the weights, or what the store keeps of each object."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from headrace.source.files import MANIFEST_NAME
+from headrace.source.manifest import ObjectSums, parse_manifest, sums_of
+from headrace.source.objects import ObjectInfo
+from headrace.store.base import Store
+from headrace.store.crc import CRCS
+from headrace.store.errors import Changed, StoreError
+from headrace.store.stored_checksum import checksum_of
+from headrace.stream.header import Shard
+from headrace.stream.headers import ReaderPool
+from headrace.stream.verify import BlockVerifier
+from headrace.stream.verify_blocks import Expected
+
+VerifyMode = Literal["auto", "require", "off"]
+_AT_ONCE = 4
+_WAYS = (
+    "`headrace push --manifest` writes a manifest beside the weights; stores of AWS keep a CRC of the whole object, "
+    "unless it was uploaded with composite checksums."
+)
+
+
+class NotVerifiable(StoreError):
+    """Verification is required, and there is nothing to compare an object with."""
+
+
+def verifier_of(
+    mode: VerifyMode, store: Store, shards: Sequence[Shard], manifest: bytes | None
+) -> BlockVerifier | None:
+    """What a transfer of these shards is proved with; None for "off".
+
+    With a manifest nothing is asked for. Without, the store is asked for the checksum of each object while the
+    first bytes are on their way, on connections of their own; `close` ends them.
+
+    Args:
+        mode: "auto" verifies what can be verified, "require" fails where something cannot.
+        manifest: the content of MANIFEST_NAME in the shards' folder, None where there is none.
+
+    Raises:
+        BadManifest: it cannot be read, or was made for other weights.
+    """
+    if mode == "off":
+        return None
+    where = store.source.uri
+    items = [shard.item for shard in shards]
+    if manifest is not None:
+        return BlockVerifier(where, shards, _by_manifest(manifest, items, where))
+    pool = ReaderPool(store, max(1, min(_AT_ONCE, len(items))))
+    return BlockVerifier(where, shards, _by_store(pool, items, required=mode == "require"), pool.abort)
+
+
+def _by_manifest(data: bytes, items: Sequence[ObjectInfo], where: str) -> Callable[[int], Expected]:
+    known: Mapping[str, ObjectSums] = parse_manifest(data, f"{where}/{MANIFEST_NAME}")
+    found = sums_of(known, [(item.name, item.size_bytes) for item in items], where)
+    crc = CRCS["crc64nvme"]
+    expected = [Expected(crc, sums.size_bytes, sums.block_bytes, sums.sums, MANIFEST_NAME) for sums in found]
+    return expected.__getitem__
+
+
+def _by_store(
+    pool: ReaderPool, items: Sequence[ObjectInfo], *, required: bool
+) -> Callable[[int], Expected | str]:
+    asked = pool.map(checksum_of, items)
+    no_manifest = f"there is no {MANIFEST_NAME}"
+
+    def expect(number: int) -> Expected | str:
+        item = items[number]
+        try:
+            told = asked[number]()
+        except Changed:
+            raise
+        except StoreError as error:
+            if required:
+                raise
+            return f"{no_manifest}, and the store does not tell its checksum ({error.message})"
+        if not isinstance(told, str):
+            name = f"the {told.crc.name} that the store keeps"
+            return Expected(told.crc, item.size_bytes, 0, (told.value,), name)
+        reason = f"{no_manifest}, and {told}"
+        if required:
+            raise NotVerifiable(
+                pool.store.source.uri_of(item.name), f"It cannot be verified: {reason}.", remedy=_WAYS
+            )
+        return reason
+
+    return expect
