@@ -52,7 +52,7 @@ class HttpStore:
             StoreError: as the taxonomy says.
         """
         found = list_by_looking_up(self)
-        self._prefixes = {each.item.key: each for each in found}
+        self._prefixes.update({each.item.key: each for each in found})
         listing = Listing(tuple(sorted((each.item for each in found), key=lambda item: item.name)))
         warn_of_weak_versions(self.source.uri, listing)
         return listing
@@ -139,16 +139,17 @@ class HttpReader:
         return Head(200, {"etag": now.version, "content-length": str(now.size_bytes)})
 
     def _take_known(self, item: ObjectInfo, start: int, target: Target) -> None:
-        """Take from the first bytes what the look-up has brought already."""
+        """Take a range that lies within the first bytes, which the look-up has brought already.
+
+        What only begins there is read anew: a server without ranges sends all of an object or nothing.
+        """
         known = self._prefixes.get(item.key)
-        if known is None or known.item != item:
+        if known is None or known.item != item or start + target.size > len(known.prefix):
             return
-        at = start + target.received
-        while at < len(known.prefix) and len(view := target.next_view()):
-            count = min(len(view), len(known.prefix) - at)
-            view[:count] = known.prefix[at : at + count]
-            target.received += count
-            at += count
+        while len(view := target.next_view()):
+            at = start + target.received
+            view[:] = known.prefix[at : at + len(view)]
+            target.received += len(view)
 
     def _get(self, key: str, headers: Mapping[str, str], uri: str) -> Answer:
         own = WebAddress(self._source.scheme, self._source.bucket, key, self._source.query)

@@ -13,7 +13,7 @@ from headrace.source.files import (
     VOCABULARY_NAMES,
     read_index,
 )
-from headrace.store.base import Found, Store, read_range
+from headrace.store.base import Found, Store, read_whole
 from headrace.store.errors import AccessDenied, NotFound
 
 SINGLE_NAME = "model.safetensors"
@@ -53,8 +53,8 @@ def list_by_looking_up(store: Store) -> tuple[Found, ...]:
             return error, ()
         if name != INDEX_NAME or found.item.size_bytes > MAX_METADATA_BYTES:
             return found, ()
-        whole = Found(found.item, found.prefix + _rest(store, found))
-        return whole, _shards(whole.prefix, where)
+        whole = Found(found.item, _whole(store, found))
+        return whole, shards_of(whole.prefix, where)
 
     results = _spread(look_up, _NAMES)
     found = tuple(result for result in results if isinstance(result, Found))
@@ -71,19 +71,18 @@ def list_by_looking_up(store: Store) -> tuple[Found, ...]:
     return found
 
 
-def _rest(store: Store, found: Found) -> bytes:
-    """What follows the first bytes."""
-    got = len(found.prefix)
-    if got == found.item.size_bytes:
-        return b""
+def _whole(store: Store, found: Found) -> bytes:
+    """All of the object: in one piece, which a server without ranges can send too."""
+    if len(found.prefix) == found.item.size_bytes:
+        return found.prefix
     reader = store.open_reader()
     try:
-        return read_range(reader, found.item, got, found.item.size_bytes - got)
+        return read_whole(reader, found.item)
     finally:
         reader.close()
 
 
-def _shards(index: bytes, where: str) -> list[str]:
+def shards_of(index: bytes, where: str) -> list[str]:
     """The files that an index names, but for what no file of this folder can be called."""
     names = dict.fromkeys(read_index(index, where).values())
     usable = [name for name in names if "/" not in name and name not in ("", ".", "..", *_NAMES)]
