@@ -107,6 +107,7 @@ class TensorStream:
         sizes = [tensor.size_bytes for tensor in self.selection.tensors]
         self._memory = TensorMemory(sizes)
         self._gate = MemoryGate(sizes, limit) if limit is not None else None
+        self.taken = 0
         self._transfer = Transfer(
             plan if limit is None else fit_chunks(plan, sizes, limit),
             [shard.item for shard in opened.shards],
@@ -118,8 +119,7 @@ class TensorStream:
             rate_limit_mb_s=rate_limit_mb_s,
             deadline_s=deadline_s,
         )
-        self._finished = self._transfer.finished_groups()
-        self.taken = 0
+        self._finished: Iterator[int] | None = None
 
     @property
     def complete(self) -> bool:
@@ -134,6 +134,8 @@ class TensorStream:
             StoreError: what ended the transfer.
         """
         check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
+        if self._finished is None:
+            self._finished = self._transfer.finished_groups()
         for number in self._finished:
             # No local name holds the tensor while the caller has it: dropped there, it is gone.
             yield self.selection.tensors[number].name, self._take(number)

@@ -89,9 +89,13 @@ class Transfer:
             spare_readers=deque(readers),
         )
         overseer = Overseer(self._crew, deadline_s=deadline_s, hedge=hedge)
-        overseer.start_workers()
         self._overseer = Thread(target=self._oversee, args=(overseer,), name="fetch-overseer", daemon=True)
-        self._overseer.start()
+        try:
+            overseer.start_workers()
+            self._overseer.start()
+        except BaseException:  # an interrupt: the caller never gets this transfer, to cancel it
+            self.cancel()
+            raise
 
     def _oversee(self, overseer: Overseer) -> None:
         overseer.run()
