@@ -1,7 +1,8 @@
 """Verification as bytes arrive: each chunk's checksums are computed by the worker that received it.
 
-A block is proved when the last of its bytes is there. Where that fails the chunk is read once more, as a bit may have
-flipped on the way; where it fails again the load ends.
+A block is proved when the last of its bytes is there. Where that fails the chunk that brought them is read once more,
+as a bit may have flipped on the way; where it fails again the load ends. (What an earlier chunk brought of the block may
+be in use by then, so that it is not read again.)
 """
 
 import logging
@@ -96,7 +97,7 @@ class BlockVerifier:
             self._suspects.add((shard, wrong.block))
         uri, cause = self._uris[shard], _cause(book.expected, wrong)
         if again:
-            raise Corrupt(uri, f"{cause} A second read gave no other result.", remedy=_AGAIN)
+            raise Corrupt(uri, f"{cause} What arrived of them last was read twice.", remedy=_AGAIN)
         _logger.warning("%s: %s They are read once more.", uri, cause)
         raise TransientError(uri, cause)
 
