@@ -5,13 +5,16 @@ memory that the ranks share; who wants something of it copies that, and then the
 that nobody else wants is received where it belongs. Machines of one group know nothing of each other.
 """
 
+import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
+from typing import TypedDict, Unpack
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
+from headrace.stream.budget import ConnectionBudget
+from headrace.stream.ledger import Ledger
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan
 from headrace.stream.progress import Progress
 from headrace.stream.ranks.arrivals import Admission, Arrival, Job
@@ -32,6 +35,21 @@ from headrace.stream.transfer import Cancelled, Transfer
 DEFAULT_RING_BYTES = 256 << 20
 SILENCE_TIMEOUT_S = 120.0
 _DELIVERERS = 2
+_logger = logging.getLogger(__name__)
+
+
+class ReadOptions(TypedDict, total=False):
+    """What Transfer may be told; it bounds and counts a rank's own reads."""
+
+    concurrency: int | None
+    readers: Sequence[Reader]
+    policy: RetryPolicy | None
+    verifier: Verifier | None
+    deadline_s: float | None
+    hedge: bool
+    staging_bytes: int | None
+    patience_s: float
+    budget: ConnectionBudget
 
 
 def start_distributed(
@@ -44,14 +62,9 @@ def start_distributed(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     ring_bytes: int = DEFAULT_RING_BYTES,
     silence_timeout_s: float = SILENCE_TIMEOUT_S,
-    concurrency: int | None = None,
-    readers: Sequence[Reader] = (),
-    policy: RetryPolicy | None = None,
     gate: Gate | None = None,
-    verifier: Verifier | None = None,
     rate_limit_mb_s: float | None = None,
-    deadline_s: float | None = None,
-    hedge: bool = True,
+    **options: Unpack[ReadOptions],
 ) -> "Transfer | DistributedTransfer":
     """Start a load together with the other ranks of this machine; every rank of the group has to call it.
 
@@ -66,8 +79,7 @@ def start_distributed(
         chunk_bytes: the largest read.
         ring_bytes: memory for the whole machine in which chunks wait to be copied.
         silence_timeout_s: how long another rank's process may give no sign of life.
-        rate_limit_mb_s: for the machine's ranks together. The other arguments are as for Transfer; they bound
-            and count this rank's own reads.
+        rate_limit_mb_s: for the machine's ranks together.
 
     Raises:
         RanksDisagree: the ranks of this machine were given different objects.
@@ -79,20 +91,9 @@ def start_distributed(
     if found is not None:
         machine = meet(found, declare(uncut(plan), items, store, chunk_bytes), ring_bytes)
     if machine is None:
-        return Transfer(
-            plan,
-            items,
-            store,
-            memory,
-            concurrency=concurrency,
-            readers=readers,
-            policy=policy,
-            gate=gate,
-            verifier=verifier,
-            rate_limit_mb_s=rate_limit_mb_s,
-            deadline_s=deadline_s,
-            hedge=hedge,
-        )
+        return Transfer(plan, items, store, memory, gate=gate, rate_limit_mb_s=rate_limit_mb_s, **options)
+    if rate_limit_mb_s is not None:
+        rate_limit_mb_s /= len(machine.ranks)
     return DistributedTransfer(
         machine,
         plan,
@@ -100,14 +101,9 @@ def start_distributed(
         store,
         memory,
         silence_timeout_s=silence_timeout_s,
-        concurrency=concurrency,
-        readers=readers,
-        policy=policy,
         gate=gate,
-        verifier=verifier,
-        rate_limit_mb_s=None if rate_limit_mb_s is None else rate_limit_mb_s / len(machine.ranks),
-        deadline_s=deadline_s,
-        hedge=hedge,
+        rate_limit_mb_s=rate_limit_mb_s,
+        **options,
     )
 
 
@@ -115,7 +111,8 @@ class DistributedTransfer:
     """A running load of one rank, with Transfer's interface. What ends it on one rank ends it on all of a machine.
 
     A rank that has everything takes no further chunk but completes those that it is reading, since others may
-    want them: `wait`, and the end of `finished_groups`, last until then.
+    want them: `wait`, and the end of `finished_groups`, last until then. What happens to others after that is
+    not its failure any more.
     """
 
     def __init__(
@@ -127,19 +124,13 @@ class DistributedTransfer:
         memory: memoryview | Buffers,
         *,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
-        concurrency: int | None = None,
-        readers: Sequence[Reader] = (),
-        policy: RetryPolicy | None = None,
         gate: Gate | None = None,
-        verifier: Verifier | None = None,
         rate_limit_mb_s: float | None = None,
-        deadline_s: float | None = None,
-        hedge: bool = True,
+        **options: Unpack[ReadOptions],
     ) -> None:
         """Start at once; see `start_distributed`. The machine belongs to the transfer from here on."""
-        self._machine = machine
+        self._machine, self._place = machine, machine.place
         self._chunks = machine.plan.chunks
-        self._bytes_total, self._groups_total = plan.bytes_total, len(plan.groups)
         placements = uncut(plan)
         self._wanted = pieces_of(placements, self._chunks)
         self._buffers = OwnBuffers(memory, placements)
@@ -150,19 +141,12 @@ class DistributedTransfer:
                 self._chunks, self._wanted, machine.plan.wanted_by, strict=True
             )
         ]
+        self._ledger = Ledger(plan)
         self._share = TicketShare(machine.tickets, machine.ring, self._direct)
-        self._changed = threading.Condition()
-        self._left = dict(plan.groups)
-        self._finished = [number for number, size in plan.groups.items() if size == 0]
-        self._bytes_done = 0
-        self._failure: BaseException | None = None
-        self._has_read = False  # every chunk that this rank took is there for the others
-        self._done = False
-        self._started = time.monotonic()
-        self._ended: float | None = None
-        if self._bytes_total == 0:
-            self._ended = self._started
+        if self._ledger.over.is_set():  # there is nothing that it wants
             self._share.stop()
+        self._has_read = False  # every chunk that this rank took is there for the others
+        self._told = False  # the others know how it ended here
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._links = Links(machine.links, self._received, self._lost, silence_timeout_s)
         try:
@@ -171,14 +155,9 @@ class DistributedTransfer:
                 items,
                 store,
                 self._buffer,
-                concurrency=concurrency,
-                readers=readers,
-                policy=policy,
                 share=self._share,
-                verifier=verifier,
                 rate_limit_mb_s=rate_limit_mb_s,
-                deadline_s=deadline_s,
-                hedge=hedge,
+                **options,
             )
         except BaseException as error:
             self._fail(error)
@@ -197,43 +176,26 @@ class DistributedTransfer:
     # What the caller sees.
 
     def progress(self) -> Progress:
-        """How far this rank is. Requests, retries, hedges and connections are of what it reads itself."""
-        reading = self._reading.progress()
-        with self._changed:
-            end = self._ended if self._ended is not None else time.monotonic()
-            return Progress(
-                bytes_done=self._bytes_done,
-                bytes_total=self._bytes_total,
-                seconds=end - self._started,
-                retries=reading.retries,
-                hedges=reading.hedges,
-                hedged_bytes=reading.hedged_bytes,
-                requests=reading.requests,
-                concurrency=reading.concurrency,
-                groups_done=len(self._finished),
-                groups_total=self._groups_total,
-            )
+        """How far this rank is. Requests, retries, hedges and connections are those of its own reads."""
+        reading, ledger = self._reading.progress(), self._ledger
+        with ledger.lock:
+            ledger.retries, ledger.hedges = reading.retries, reading.hedges
+            ledger.hedged_bytes, ledger.requests = reading.hedged_bytes, reading.requests
+            return ledger.progress(0, reading.concurrency)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that this rank has read from the store, for itself or others."""
+        return self._reading.progress().bytes_done
 
     def finished_groups(self) -> Iterator[int]:
         """Each group's number once, as it completes; those without bytes first. Raises what ended the load."""
-        at = 0
-        while at < self._groups_total:
-            with self._changed:
-                while self._failure is None and len(self._finished) == at:
-                    self._changed.wait()
-                new = self._finished[at:]
-                if not new and self._failure is not None:
-                    raise self._failure
-            yield from new
-            at += len(new)
+        yield from self._ledger.finished_groups()
         self.wait()
 
     def wait_group(self, group: int) -> None:
         """Return when every byte of the group is in place. Raises what ended the load."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or not self._left.get(group))
-            if self._left.get(group) and self._failure is not None:
-                raise self._failure
+        self._ledger.wait_group(group)
 
     def wait(self) -> None:
         """Return when every byte is in place, nobody waits for this rank and no thread of it is left.
@@ -241,8 +203,7 @@ class DistributedTransfer:
         Raises what ended it.
         """
         self._keeper.join()
-        if self._failure is not None:
-            raise self._failure
+        self._ledger.raise_failure()
 
     def wake(self) -> None:
         """Ask the gate again."""
@@ -250,9 +211,7 @@ class DistributedTransfer:
 
     def cancel(self) -> None:
         """End the load, on the other ranks too. A rank that has everything only stops to read more."""
-        with self._changed:
-            complete = self._ended is not None
-        if not complete:
+        if not self._ledger.over.is_set():
             self._fail(Cancelled())
 
     # Reading for all, and what the others say.
@@ -268,34 +227,32 @@ class DistributedTransfer:
 
     def _announce(self) -> None:
         """Tell of each chunk that this rank has read whoever wants it."""
-        place = self._machine.place
         for number in self._reading.finished_groups():
+            chunk = self._chunks[number]
             if self._direct[number]:
-                chunk = self._chunks[number]
                 for piece in self._wanted[number]:
-                    self._count(
-                        piece.group, piece.buffer, min(piece.end, chunk.end) - max(piece.start, chunk.start)
-                    )
+                    size = min(piece.end, chunk.end) - max(piece.start, chunk.start)
+                    self._count(piece.group, piece.buffer, size)
                 continue
-            slot = self._share.slot(number)
-            readers = [
-                at for at in range(len(self._machine.ranks)) if self._machine.plan.wanted_by[number] >> at & 1
-            ]
+            slot, wanted_by = self._share.slot(number), self._machine.plan.wanted_by[number]
+            readers = [place for place in range(len(self._machine.ranks)) if wanted_by >> place & 1]
             self._machine.ring.publish(slot, readers)
             for reader in readers:
-                if reader != place:
+                if reader != self._place:
                     self._links.send(reader, Ready(number, slot))
-            if place in readers:
-                self._arrived(number, self._machine.ring.view(slot, self._size(number)), place, slot)
+            if self._place in readers:
+                view = self._machine.ring.view(slot, self._size(number))
+                self._arrived(number, view, self._place, slot)
         self._reading.wait()
-        with self._changed:
+        with self._ledger.lock:
             self._has_read = True
         self._leave_when_done()
 
     def _received(self, place: int, message: Message) -> None:
         match message:
             case Ready(number, slot):
-                self._arrived(number, self._machine.slots[place].view(slot, self._size(number)), place, slot)
+                view = self._machine.slots[place].view(slot, self._size(number))
+                self._arrived(number, view, place, slot)
             case Copied(slot):
                 self._free(slot, place)
             case Ended(rank, "lost", text):
@@ -321,31 +278,23 @@ class DistributedTransfer:
             self._jobs.put(job)
 
     def _deliver(self) -> None:
-        while (job := self._jobs.get()) is not None and self._failure is None:
+        while (job := self._jobs.get()) is not None and self._ledger.failure is None:
             arrival, placement = job.arrival, job.placement
             memory = self._buffers.view(placement.buffer)
             size = deliver(arrival.view, self._chunks[arrival.number].start, placement, memory)
-            del memory  # a caller may wait for the last view of it to go
+            del memory, job  # their owner may wait for the last view of them to go
+            last = arrival.copied_one()
             self._count(placement.group, placement.buffer, size)
-            if arrival.copied_one():
-                if arrival.owner == self._machine.place:
-                    self._free(arrival.slot, arrival.owner)
-                else:
-                    self._links.send(arrival.owner, Copied(arrival.slot))
+            if last and arrival.owner == self._place:
+                self._free(arrival.slot, arrival.owner)
+            elif last:
+                self._links.send(arrival.owner, Copied(arrival.slot))
+            del arrival
 
     def _count(self, group: int, buffer: int, size: int) -> None:
         self._buffers.placed(buffer, size)
-        with self._changed:
-            self._bytes_done += size
-            self._left[group] -= size
-            if self._left[group]:
-                return
-            self._finished.append(group)
-            complete = self._bytes_done == self._bytes_total
-            if complete:
-                self._ended = time.monotonic()
-            self._changed.notify_all()
-        if complete:
+        self._ledger.complete(size, {group: size})
+        if self._ledger.over.is_set():
             self._share.stop()
             self._reading.wake()
             self._leave_when_done()
@@ -353,21 +302,22 @@ class DistributedTransfer:
     # Life and end.
 
     def _leave_when_done(self) -> None:
-        with self._changed:
-            if self._ended is None or not self._has_read or self._failure is not None or self._done:
+        with self._ledger.lock:
+            if not self._ledger.over.is_set() or not self._has_read or self._told:
                 return
-            self._done = True
+            self._told = True
         for place in self._machine.links:
             self._links.send(place, Leaving())
         self._links.stop()
 
     def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            if self._failure is not None or self._done:
+        """Let `error` end the load here and on the others."""
+        with self._ledger.lock:
+            if self._told:
                 return
-            self._failure = error
-            self._changed.notify_all()
-        own = self._machine.ranks[self._machine.place]
+            self._told = True
+            self._ledger.fail(error)
+        own = self._machine.ranks[self._place]
         match error:
             case PeerLost():
                 message = Ended(error.rank, "lost", error.cause)
@@ -377,6 +327,10 @@ class DistributedTransfer:
                 message = Ended(own, "failed", "its load was cancelled.")
             case _:
                 message = Ended(own, "failed", told(error))
+        if self._ledger.failure is None:
+            _logger.warning(
+                "Rank %d has all that it wants, but cannot read on for others: %s", own, told(error)
+            )
         self._share.stop()
         self._links.tell_all(message)
         self._links.stop()
@@ -390,8 +344,7 @@ class DistributedTransfer:
     def _keep(self) -> None:
         """Listen to the others until the end, then let go of everything."""
         self._guarded(self._links.run)
-        if self._failure is not None:
-            self._reading.cancel()
+        self._reading.cancel()
         for _ in range(_DELIVERERS):
             self._jobs.put(None)
         for thread in self._workers:

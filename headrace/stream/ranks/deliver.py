@@ -22,6 +22,8 @@ def deliver(lent: memoryview, at: int, placement: Placement, memory: memoryview)
         place = memory[piece.destination : piece.destination + placed_bytes(piece)]
         _put(lent[start - at : end - at], piece, place)
         return end - start
+    if placement.columns.first == placement.columns.last:
+        return end - start
     row = placement.columns.row_bytes
     first_whole = placement.start - (placement.start - start) // row * row
     last_whole = placement.start + (end - placement.start) // row * row
@@ -55,7 +57,7 @@ def _put_rows(rows: memoryview, piece: Placement, memory: memoryview) -> None:
     place = memory[piece.destination : piece.destination + placed_bytes(piece)]
     if piece.source_dtype == piece.dtype:
         np.copyto(np.frombuffer(place, np.uint8).reshape(-1, width), kept)
-    elif width:
+    else:
         packed: Any = np.ascontiguousarray(kept).reshape(-1)
         _put(memoryview(packed), piece, place)
 
