@@ -111,6 +111,14 @@ def test_a_file_that_is_cut_off_during_the_load_is_noticed(folder: Path) -> None
         read_range(reader, item, 50, 50)
 
 
+def test_a_file_that_was_replaced_and_listed_anew_is_read_by_the_same_reader(folder: Path) -> None:
+    reader = LocalReader()
+    read_range(reader, item_of(folder), 0, 50)
+    (folder / "new").write_bytes(bytes(100))
+    (folder / "new").rename(folder / "b.bin")
+    assert read_whole(reader, item_of(folder)) == bytes(100)
+
+
 def test_a_file_that_is_gone_is_not_found(folder: Path) -> None:
     item = item_of(folder)
     (folder / "b.bin").unlink()
