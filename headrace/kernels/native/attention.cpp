@@ -23,7 +23,8 @@ int headrace_attention_fastest(int type) {
 }
 
 void headrace_attention(int way, int type, const HeadraceAttention* call) {
-    switch (way) {
+    const int fastest = headrace_attention_fastest(type);  // AMX is in no thread's reach before it was asked for
+    switch (way < fastest ? way : fastest) {
 #if defined(__x86_64__)
         case kAmx: return headrace::attention_amx(*call);
         case kAvx512: return headrace::attention_avx512(type, *call);

@@ -38,7 +38,7 @@ enum HeadraceAttentionWay { kGeneric = 0, kAvx2 = 1, kAvx512 = 2, kAmx = 3 };
 // The fastest way for a type on this machine.
 HEADRACE_API int headrace_attention_fastest(int type);
 
-// Computes attention in a way that this machine has: one up to the fastest.
+// Computes attention in a way, or in the fastest where that is slower.
 HEADRACE_API void headrace_attention(int way, int type, const HeadraceAttention* call);
 
 namespace headrace {

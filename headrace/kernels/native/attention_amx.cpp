@@ -35,6 +35,7 @@ struct AmxProducts {
     using Packed = BFloat16;
     using Guard = TilesInUse;
     static constexpr int kRows = 32;
+    static constexpr auto& kPrecision = kCoarse;
 
     static int padded(int head_dim) { return (head_dim + 31) / 32 * 32; }
 
@@ -102,9 +103,8 @@ struct AmxProducts {
         }
     }
 
-    static HEADRACE_INLINE void put_weights(BFloat16* to, Vector weights) {
-        const __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)weights);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
+    static HEADRACE_INLINE void put_weights(BFloat16* to, Vector first, Vector second) {
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
     }
 
     static void add(float* sums, const BFloat16* weights, const BFloat16* values, int rows, int padded, int tile_keys) {

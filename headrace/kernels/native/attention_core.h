@@ -8,7 +8,8 @@
 //     pack_query(to, from, head_dim)                    one row
 //     pack_keys(to, rows, head_dim), pack_values(...)   kTile rows
 //     scores(to, query, keys, rows, head_dim, tile_keys)     to[row][kTile]
-//     put_weights(to, Vector)                           kLanes weights
+//     put_weights(to, Vector, Vector)                   2 · kLanes weights
+//     kPrecision                                        coefficients of power_of_two for weights
 //     add(sums, weights, values, rows, head_dim, tile_keys)  sums[row][padded] += weights · values
 //     unpack(sums, head_dim)                            puts one row's sums in order
 #pragma once
@@ -21,6 +22,7 @@ namespace {
 constexpr int kTile = 128;        // keys; a multiple of all that a packing needs
 constexpr int kPart = 8 * kTile;  // keys that are summed up by themselves, so that threads can share a long context
 constexpr int kBlockRows = 384;   // query rows (tokens times heads that share keys) for which keys are packed once
+constexpr int64_t kGroupBytes = 512 << 10;  // of sums, for all key/value heads that a piece goes through together
 constexpr float kNothing = -__builtin_inff();
 
 // Aligned memory that is kept by the thread for its next call.
@@ -70,12 +72,12 @@ struct Seen {
 };
 
 // Adds what was seen later to what was seen before; the order is always that of the keys.
-void fold(Seen before, Seen later, int64_t rows, int padded, float scale) {
+void fold(Seen before, Seen later, int64_t rows, int padded, Vector scale, Vector least) {
     for (int64_t row = 0; row < rows; ++row) {
         if (later.most[row] == kNothing) continue;
         const float most = before.most[row] > later.most[row] ? before.most[row] : later.most[row];
         float shrink[kLanes] = {before.most[row] - most, later.most[row] - most};
-        store(shrink, power_of_two(load(shrink) * scale));
+        store(shrink, power_of_two(load(shrink), scale, least, kFine));
         if (before.most[row] == kNothing) shrink[0] = 0.0f;
         before.most[row] = most;
         before.weights[row] = before.weights[row] * shrink[0] + later.weights[row] * shrink[1];
@@ -87,14 +89,15 @@ void fold(Seen before, Seen later, int64_t rows, int padded, float scale) {
     }
 }
 
-// Tokens [first, last) of a span, under one key/value head, over parts [first_part, last_part) of the keys.
+// Tokens [first, last) of a span, under key/value heads [first_head, last_head), over parts [first_part, last_part).
+// Heads are taken together since a token's keys of all heads are neighbours: memory is read in order.
 struct Piece {
     const HeadraceAttentionSpan* span;
     int64_t first, last;
-    int64_t kv_head;
+    int64_t first_head, last_head;
     int64_t first_part, last_part;
-    int64_t shared_sums;  // where its unit's sums of each part go in the scratch; -1: it computes all parts
-    int64_t unit;
+    int64_t unit;     // shares its sums with the pieces of the same unit; -1: it computes all parts
+    int64_t scratch;  // where the unit's sums are
 };
 
 // A type of this file, so that a vector of it is too.
@@ -114,7 +117,8 @@ class Attention {
           dim_(int(call.head_dim)),
           padded_(Products::padded(int(call.head_dim))),
           block_(shared_ < kBlockRows ? kBlockRows / shared_ : 1),
-          scale_(call.scale * 1.44269504f) {}  // exp as exp2
+          scale_(all(call.scale * 1.44269504f)),  // exp as exp2
+          least_(all(-100.0f) / scale_) {}
 
     void run() {
         plan();
@@ -139,37 +143,51 @@ class Attention {
     }
 
     void plan() {
-        int64_t work = 0;
-        for (int64_t at = 0; at < call_.span_count; ++at) work += call_.spans[at].length * call_.spans[at].context;
-        // A block that is more than its share of all work is shared by threads, part by part.
         const int threads = headrace_get_threads();
+        int64_t work = 0, blocks = 0;
+        for (int64_t at = 0; at < call_.span_count; ++at) {
+            const HeadraceAttentionSpan& span = call_.spans[at];
+            work += span.length * span.context;
+            blocks += (span.length + block_ - 1) / block_;
+        }
+        // With few blocks, threads share their heads.
+        const int64_t most_heads = threads > 1 && blocks < 4 * threads ? 1 : call_.kv_heads;
+        // A block that is more than its share of all work is shared by threads, part by part.
         const int64_t share = work / (4 * threads) + 1;
-        int64_t units = 0;
         for (int64_t at = 0; at < call_.span_count; ++at) {
             const HeadraceAttentionSpan& span = call_.spans[at];
             for (int64_t first = 0; first < span.length; first += block_) {
                 const int64_t last = first + block_ < span.length ? first + block_ : span.length;
                 const int64_t begin = first_part(span, first), end = end_part(span, last);
-                const bool apart = threads > 1 && end - begin > 1 &&
-                                   (last - first) * (end - begin) * kPart > share * call_.kv_heads;
-                for (int64_t head = 0; head < call_.kv_heads; ++head) {
+                const int64_t rows = filled((last - first) * shared_);
+                const int64_t fitting = kGroupBytes / (rows * padded_ * int64_t(sizeof(float)));
+                const bool apart = threads > 1 && end - begin > 1 && (last - first) * (end - begin) * kPart > share;
+                const int64_t group = apart ? call_.kv_heads : most_heads;
+                const int64_t heads = fitting < 1 ? 1 : fitting < group ? fitting : group;
+                for (int64_t head = 0; head < call_.kv_heads; head += heads) {
+                    const int64_t last_head = head + heads < call_.kv_heads ? head + heads : call_.kv_heads;
                     if (!apart) {
-                        pieces_.push_back({&span, first, last, head, begin, end, -1, -1});
+                        pieces_.push_back({&span, first, last, head, last_head, begin, end, -1, 0});
                         continue;
                     }
                     for (int64_t part = begin; part < end; ++part) {
-                        pieces_.push_back({&span, first, last, head, part, part + 1, scratch_, units});
+                        pieces_.push_back({&span, first, last, head, last_head, part, part + 1, units_, scratch_});
                     }
-                    ++units;
-                    scratch_ += (end - begin) * (last - first) * shared_ * (padded_ + 2);
+                    ++units_;
+                    scratch_ += (end - begin) * (last_head - head) * rows * (padded_ + 2);
                 }
             }
         }
-        left_ = std::vector<Left>(size_t(units));
+        left_ = std::vector<Left>(size_t(units_));
         for (const Piece& piece : pieces_) {
             if (piece.unit >= 0) left_[size_t(piece.unit)].parts.fetch_add(1, std::memory_order_relaxed);
         }
     }
+
+    // Rows of one head, filled up to what is multiplied at once.
+    static int64_t filled(int64_t rows) { return (rows + Products::kRows - 1) / Products::kRows * Products::kRows; }
+    int64_t rows_of(const Piece& piece) const { return (piece.last - piece.first) * shared_; }
+    int64_t heads_of(const Piece& piece) const { return piece.last_head - piece.first_head; }
 
     // What one thread works in.
     struct Room {
@@ -182,17 +200,16 @@ class Attention {
     };
 
     Room room(Cutter& cutter, int64_t rows) const {
-        const int64_t filled = (rows + Products::kRows - 1) / Products::kRows * Products::kRows;
         const auto seen = [&] {
-            return Seen{cutter.cut<float>(filled), cutter.cut<float>(filled), cutter.cut<float>(filled * padded_)};
+            return Seen{cutter.cut<float>(rows), cutter.cut<float>(rows), cutter.cut<float>(rows * padded_)};
         };
         Room made;
-        made.query = cutter.cut<Packed>(filled * padded_);
+        made.query = cutter.cut<Packed>(rows * padded_);
         made.keys = cutter.cut<Packed>(kTile * padded_);
         made.values = cutter.cut<Packed>(kTile * padded_);
         made.weights = cutter.cut<Packed>(Products::kRows * kTile);
         made.scores = cutter.cut<float>(Products::kRows * kTile);
-        made.lane_sums = cutter.cut<float>(filled * kLanes);
+        made.lane_sums = cutter.cut<float>(rows * kLanes);
         made.part = seen();
         made.all = seen();
         made.key_rows = cutter.cut<const Element*>(kTile);
@@ -204,14 +221,14 @@ class Attention {
     void compute(const Piece& piece) {
         const typename Products::Guard guard;
         static thread_local Workspace own;
-        const int64_t rows = (piece.last - piece.first) * shared_;
+        const int64_t rows = heads_of(piece) * filled(rows_of(piece));
         Cutter counter(nullptr);
         room(counter, rows);
         own.reserve(counter.used());
         Cutter cutter(own.begin());
         Room made = room(cutter, rows);
         std::memset(made.zeros, 0, size_t(padded_) * sizeof(Element));
-        pack_query(piece, made, rows);
+        pack_query(piece, made);
         Seen seen = made.part;
         for (int64_t part = piece.first_part; part < piece.last_part; ++part) {
             see(piece, part, made, rows);
@@ -219,55 +236,57 @@ class Attention {
                 std::swap(made.part, made.all);
                 seen = made.all;
             } else if (part > piece.first_part) {
-                fold(seen, made.part, rows, padded_, scale_);
+                fold(seen, made.part, rows, padded_, scale_, least_);
             }
         }
-        if (piece.shared_sums < 0) {
-            write(piece, seen, rows);
+        if (piece.unit < 0) {
+            write(piece, seen);
         } else {
             share(piece, seen, rows);
         }
     }
 
-    void pack_query(const Piece& piece, const Room& made, int64_t rows) const {
-        const int64_t filled = (rows + Products::kRows - 1) / Products::kRows * Products::kRows;
-        std::memset(made.query + rows * padded_, 0, size_t((filled - rows) * padded_) * sizeof(Packed));
-        const Element* query = static_cast<const Element*>(call_.query);
-        for (int64_t token = piece.first; token < piece.last; ++token) {
-            const Element* from =
-                query + (piece.span->row + token) * call_.query_stride + piece.kv_head * shared_ * dim_;
-            for (int64_t head = 0; head < shared_; ++head) {
-                Packed* const to = made.query + ((token - piece.first) * shared_ + head) * padded_;
-                Products::pack_query(to, from + head * dim_, dim_, padded_);
+    void pack_query(const Piece& piece, const Room& made) const {
+        const int64_t rows = rows_of(piece), all_rows = filled(rows);
+        for (int64_t head = piece.first_head; head < piece.last_head; ++head) {
+            Packed* const to = made.query + (head - piece.first_head) * all_rows * padded_;
+            for (int64_t row = 0; row < rows; ++row) {
+                const int64_t token = piece.span->row + piece.first + row / shared_;
+                const int64_t from = token * call_.query_stride + (head * shared_ + row % shared_) * dim_;
+                Products::pack_query(to + row * padded_, static_cast<const Element*>(call_.query) + from, dim_, padded_);
             }
+            std::memset(to + rows * padded_, 0, size_t((all_rows - rows) * padded_) * sizeof(Packed));
         }
     }
 
     // The keys of one part, into made.part.
-    void see(const Piece& piece, int64_t part, const Room& made, int64_t rows) const {
-        const int64_t filled = (rows + Products::kRows - 1) / Products::kRows * Products::kRows;
+    void see(const Piece& piece, int64_t part, const Room& made, int64_t all_rows) const {
         const HeadraceAttentionSpan& span = *piece.span;
-        for (int64_t row = 0; row < filled; ++row) made.part.most[row] = kNothing;
-        std::memset(made.lane_sums, 0, size_t(filled) * kLanes * sizeof(float));
-        std::memset(made.part.sums, 0, size_t(filled * padded_) * sizeof(float));
+        for (int64_t row = 0; row < all_rows; ++row) made.part.most[row] = kNothing;
+        std::memset(made.lane_sums, 0, size_t(all_rows) * kLanes * sizeof(float));
+        std::memset(made.part.sums, 0, size_t(all_rows * padded_) * sizeof(float));
         const int64_t first_seen = first_key(span, piece.first), end_seen = end_key(span, piece.last - 1);
         const int64_t part_end = (part + 1) * kPart < end_seen ? (part + 1) * kPart : end_seen;
         const int64_t part_first = part * kPart > first_seen ? part * kPart : first_seen / kTile * kTile;
+        const int64_t rows = rows_of(piece);
         for (int64_t tile = part_first; tile < part_end; tile += kTile) {
-            pack_tile(piece, tile, first_seen, part_end, made);
-            for (int64_t at = 0; at < rows; at += Products::kRows) {
-                const int64_t count = at + Products::kRows < rows ? Products::kRows : rows - at;
-                see_tile(piece, tile, at, count, made);
+            for (int64_t head = piece.first_head; head < piece.last_head; ++head) {
+                pack_tile(piece, tile, head, first_seen, part_end, made);
+                for (int64_t at = 0; at < rows; at += Products::kRows) {
+                    const int64_t count = at + Products::kRows < rows ? Products::kRows : rows - at;
+                    see_tile(piece, tile, at, count, (head - piece.first_head) * filled(rows) + at, made);
+                }
             }
         }
-        for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t row = 0; row < all_rows; ++row) {
             made.part.weights[row] = sum(load(made.lane_sums + row * kLanes));
         }
     }
 
     // What no token of the piece sees is taken for zeros: it may be anything, also NaN.
-    void pack_tile(const Piece& piece, int64_t tile, int64_t first_seen, int64_t end_seen, const Room& made) const {
-        const int64_t slot_size = call_.kv_heads * dim_, offset = piece.kv_head * dim_;
+    void pack_tile(const Piece& piece, int64_t tile, int64_t head, int64_t first_seen, int64_t end_seen,
+                   const Room& made) const {
+        const int64_t slot_size = call_.kv_heads * dim_, offset = head * dim_;
         const Element* keys = static_cast<const Element*>(call_.keys) + offset;
         const Element* values = static_cast<const Element*>(call_.values) + offset;
         for (int at = 0; at < kTile; ++at) {
@@ -281,8 +300,8 @@ class Attention {
         Products::pack_values(made.values, made.value_rows, dim_, padded_);
     }
 
-    // `count` rows from row `at` of the piece on, over one tile of keys.
-    void see_tile(const Piece& piece, int64_t tile, int64_t at, int64_t count, const Room& made) const {
+    // `count` rows of one head, from its row `at` on, over one tile of keys; they lie from row `place` on.
+    void see_tile(const Piece& piece, int64_t tile, int64_t at, int64_t count, int64_t place, const Room& made) const {
         const HeadraceAttentionSpan& span = *piece.span;
         const int64_t last_token = piece.first + (at + count - 1) / shared_;
         const int64_t reach = end_key(span, last_token) - tile;
@@ -291,70 +310,106 @@ class Attention {
             return;  // all hidden from these rows
         }
         const int keys = int(reach < kTile ? reach : kTile);
-        Products::scores(made.scores, made.query + at * padded_, made.keys, int(count), padded_, keys);
-        for (int64_t row = 0; row < count; ++row) {
-            const int64_t token = piece.first + (at + row) / shared_;
-            weigh(made, at + row, int(row), first_key(span, token) - tile, end_key(span, token) - tile);
+        Products::scores(made.scores, made.query + place * padded_, made.keys, int(count), padded_, keys);
+        // The last row sees the latest keys, the first row the earliest.
+        const int64_t last_first = first_key(span, last_token) - tile;
+        if (last_first <= 0 && end_key(span, piece.first + at / shared_) - tile >= kTile) {
+            weigh<true>(made, place, int(count), nullptr);
+        } else {
+            Range ranges[Products::kRows];
+            for (int64_t row = 0; row < count; ++row) {
+                const int64_t token = piece.first + (at + row) / shared_;
+                const int64_t from = first_key(span, token) - tile, to = end_key(span, token) - tile;
+                ranges[row] = {int(from > 0 ? from < kTile ? from : kTile : 0), int(to < kTile ? to > 0 ? to : 0 : kTile)};
+            }
+            weigh<false>(made, place, int(count), ranges);
         }
-        Products::add(made.part.sums + at * padded_, made.weights, made.values, int(count), padded_, keys);
+        Products::add(made.part.sums + place * padded_, made.weights, made.values, int(count), padded_, keys);
     }
 
-    // Turns a row's scores into weights; keys [from, to) of the tile are seen.
-    void weigh(const Room& made, int64_t row, int place, int64_t from, int64_t to) const {
-        const int begin = int(from < 0 ? 0 : from), end = int(to > kTile ? kTile : to);
-        Packed* const weights = made.weights + place * kTile;
-        const float* const scores = made.scores + place * kTile;
-        if (begin >= end) {
-            std::memset(weights, 0, kTile * sizeof(Packed));
-            return;
-        }
+    // Keys [begin, end) of a tile.
+    struct Range {
+        int begin, end;
+    };
+
+    // Turns the scores of `count` rows into weights; of each row all keys are seen if kWhole, else those of its range.
+    // First all the maxima, then all the weights: one row after another would wait for each maximum.
+    template <bool kWhole>
+    void weigh(const Room& made, int64_t place, int count, const Range* ranges) const {
+        const Vector scale = scale_, least = least_;
         const Integers lanes = lane_numbers();
-        const auto is_whole = [&](int at) { return at >= begin && at + kLanes <= end; };
-        const auto is_seen = [&](int at) { return (lanes + at >= begin) & (lanes + at < end); };
-        const int first = begin / kLanes * kLanes, last = (end + kLanes - 1) / kLanes * kLanes;
-        Vector most = all(kNothing);
-        for (int at = first; at < last; at += kLanes) {
-            const Vector score = load(scores + at);
-            most = greater(is_whole(at) ? score : is_seen(at) ? score : all(kNothing), most);
+        float* const most = made.part.most + place;
+        float* const lane_sums = made.lane_sums + place * kLanes;
+        const auto seen_of = [&](int row, int key, Vector vector, Vector hidden) {
+            if (kWhole) return vector;
+            return ((lanes + key >= ranges[row].begin) & (lanes + key < ranges[row].end)) ? vector : hidden;
+        };
+        for (int row = 0; row < count; ++row) {
+            const float* const scores = made.scores + row * kTile;
+            Vector found[2] = {all(kNothing), all(kNothing)};
+#pragma GCC unroll 8
+            for (int key = 0; key < kTile; key += 2 * kLanes) {
+                found[0] = greater(seen_of(row, key, load(scores + key), all(kNothing)), found[0]);
+                found[1] = greater(seen_of(row, key + kLanes, load(scores + key + kLanes), all(kNothing)), found[1]);
+            }
+            const float before = most[row], now = greatest(greater(found[0], found[1]));
+            if (!(now <= before)) {
+                raise(made, place + row, before, now);
+                most[row] = now;
+            }
         }
-        const float before = made.part.most[row];
-        const float found = greatest(most);
-        const float now = found > before ? found : before;
-        Vector seen = load(made.lane_sums + row * kLanes);
-        if (now != before && before != kNothing) {
-            const Vector shrink = power_of_two(all((before - now) * scale_));
-            float* const sums = made.part.sums + row * padded_;
-            for (int at = 0; at < padded_; at += kLanes) store(sums + at, load(sums + at) * shrink);
-            seen = seen * shrink;
+        for (int row = 0; row < count; ++row) {
+            const float* const scores = made.scores + row * kTile;
+            Packed* const weights = made.weights + row * kTile;
+            if (!kWhole && ranges[row].begin >= ranges[row].end) {
+                std::memset(weights, 0, kTile * sizeof(Packed));
+                continue;
+            }
+            const Vector peak = all(most[row]);
+            Vector sums = load(lane_sums + row * kLanes);
+#pragma GCC unroll 4
+            for (int key = 0; key < kTile; key += 2 * kLanes) {
+                Vector pair[2];
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    const Vector lower = load(scores + key + half * kLanes) - peak;
+                    const Vector weight = power_of_two(lower, scale, least, Products::kPrecision);
+                    pair[half] = seen_of(row, key + half * kLanes, weight, Vector{});
+                    sums = sums + pair[half];
+                }
+                Products::put_weights(weights + key, pair[0], pair[1]);
+            }
+            store(lane_sums + row * kLanes, sums);
         }
-        made.part.most[row] = now;
-        for (int at = 0; at < first; at += kLanes) Products::put_weights(weights + at, Vector{});
-        const Vector scale = all(scale_), peak = all(now);
-        for (int at = first; at < last; at += kLanes) {
-            Vector weight = power_of_two((load(scores + at) - peak) * scale);
-            if (!is_whole(at)) weight = is_seen(at) ? weight : Vector{};
-            seen = seen + weight;
-            Products::put_weights(weights + at, weight);
-        }
-        for (int at = last; at < kTile; at += kLanes) Products::put_weights(weights + at, Vector{});
-        store(made.lane_sums + row * kLanes, seen);
     }
 
-    void write(const Piece& piece, Seen seen, int64_t rows) const {
-        for (int64_t row = 0; row < rows; ++row) {
-            float* const sums = seen.sums + row * padded_;
-            Products::unpack(sums, padded_);
-            const Vector share = all(1.0f / seen.weights[row]);
-            const int64_t token = piece.span->row + piece.first + row / shared_;
-            Element* const to =
-                static_cast<Element*>(call_.out) + (token * call_.heads + piece.kv_head * shared_ + row % shared_) * dim_;
-            for (int at = 0; at < padded_; at += kLanes) store(sums + at, load(sums + at) * share);
-            for (int at = 0; at < dim_; ++at) put(to + at, sums[at]);
+    // A greater score than all before makes all weights before smaller.
+    void raise(const Room& made, int64_t row, float before, float now) const {
+        if (before == kNothing) return;
+        const Vector shrink = power_of_two(all(before - now), scale_, least_, kFine);
+        float* const sums = made.part.sums + row * padded_;
+        for (int at = 0; at < padded_; at += kLanes) store(sums + at, load(sums + at) * shrink);
+        store(made.lane_sums + row * kLanes, load(made.lane_sums + row * kLanes) * shrink);
+    }
+
+    void write(const Piece& piece, Seen seen) const {
+        const int64_t rows = rows_of(piece);
+        for (int64_t head = piece.first_head; head < piece.last_head; ++head) {
+            const int64_t place = (head - piece.first_head) * filled(rows);
+            for (int64_t row = 0; row < rows; ++row) {
+                float* const sums = seen.sums + (place + row) * padded_;
+                Products::unpack(sums, padded_);
+                const Vector share = all(1.0f / seen.weights[place + row]);
+                for (int at = 0; at < padded_; at += kLanes) store(sums + at, load(sums + at) * share);
+                const int64_t token = piece.span->row + piece.first + row / shared_;
+                const int64_t to = (token * call_.heads + head * shared_ + row % shared_) * dim_;
+                for (int at = 0; at < dim_; ++at) put(static_cast<Element*>(call_.out) + to + at, sums[at]);
+            }
         }
     }
 
     Seen scratch(const Piece& piece, int64_t part, int64_t rows) const {
-        float* const memory = scratch_memory_ + piece.shared_sums + part * rows * (padded_ + 2);
+        float* const memory = scratch_memory_ + piece.scratch + part * rows * (padded_ + 2);
         return {memory, memory + rows, memory + 2 * rows};
     }
 
@@ -366,19 +421,21 @@ class Attention {
         std::memcpy(place.weights, seen.weights, size_t(rows) * sizeof(float));
         std::memcpy(place.sums, seen.sums, size_t(rows * padded_) * sizeof(float));
         if (left_[size_t(piece.unit)].parts.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-        const Seen all = scratch(piece, 0, rows);
-        for (int64_t part = 1; part < end - begin; ++part) fold(all, scratch(piece, part, rows), rows, padded_, scale_);
-        write(piece, all, rows);
+        const Seen whole = scratch(piece, 0, rows);
+        for (int64_t part = 1; part < end - begin; ++part) {
+            fold(whole, scratch(piece, part, rows), rows, padded_, scale_, least_);
+        }
+        write(piece, whole);
     }
 
     const HeadraceAttention& call_;
     const int64_t shared_;
     const int dim_, padded_;
     const int64_t block_;
-    const float scale_;
+    const Vector scale_, least_;
     std::vector<Piece> pieces_;
     std::vector<Left> left_;
-    int64_t scratch_ = 0;
+    int64_t units_ = 0, scratch_ = 0;
     float* scratch_memory_ = nullptr;
 };
 

@@ -19,6 +19,7 @@ struct FloatProducts {
     static constexpr int kAtOnce = kLanes == 16 ? 6 : 3;
     static constexpr int kAcross = 4;
     static constexpr int kRows = 4 * kAtOnce;
+    static constexpr auto& kPrecision = kFine;
 
     static int padded(int head_dim) {
         const int width = kAcross * kLanes;
@@ -111,7 +112,10 @@ struct FloatProducts {
         }
     }
 
-    static HEADRACE_INLINE void put_weights(float* to, Vector weights) { store(to, weights); }
+    static HEADRACE_INLINE void put_weights(float* to, Vector first, Vector second) {
+        store(to, first);
+        store(to + kLanes, second);
+    }
 
     static void add(float* sums, const float* weights, const float* values, int rows, int padded, int tile_keys) {
         for (int at = 0; at < padded; at += kAcross * kLanes) {
