@@ -16,7 +16,7 @@ from headrace.cli.interrupts import Terminated
 from headrace.cli.parser import Parser, UsageError, print_error
 from headrace.errors import HeadraceError
 
-COMMANDS = ("serve", "push", "demo")
+COMMANDS = ("serve", "push", "bench", "demo")
 
 DESCRIPTION = "Serve a language model whose weights stream from an object store straight into memory."
 EXAMPLES = """\
@@ -25,6 +25,7 @@ examples:
   headrace push ./qwen s3://my-bucket/qwen       upload a model folder
   headrace serve s3://my-bucket/qwen             open an OpenAI-compatible server on 127.0.0.1:30000
   headrace serve ./qwen --port 8000              the same from a local folder
+  headrace bench load s3://my-bucket/qwen        how fast its weights come from there
 
 `headrace COMMAND --help` tells what a command takes.
 HEADRACE_DEBUG=1 shows the traceback behind an error message."""

@@ -1,0 +1,44 @@
+"""Headrace's own streamer, with its defaults."""
+
+import importlib
+import time
+from collections.abc import Callable
+
+from headrace.bench.loaders.packages import installed
+from headrace.bench.loaders.tensors import bytes_of
+from headrace.bench.meter import Loaded
+from headrace.bench.scene import Scene
+
+
+def versions() -> dict[str, str]:
+    """Its own and torch's."""
+    return installed(("headrace", "torch"), ("headrace", "torch"))
+
+
+def prepare(scene: Scene) -> Callable[[float], Loaded]:
+    """Import it and torch; the load."""
+    importlib.import_module("torch")
+    from headrace.stream.streamer import SafetensorsStreamer
+
+    names = [item.uri for item in scene.objects]
+
+    def load(start: float) -> Loaded:
+        tensors: dict[str, Callable[[], memoryview]] = {}
+        first_s: float | None = None
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_files(names)
+            for name, tensor in streamer.get_tensors():
+                if first_s is None:
+                    first_s = time.perf_counter() - start
+                tensors[name] = bytes_of(tensor)
+            progress = streamer.progress()
+        assert progress is not None
+        # Beside the plan's reads each object was looked up once.
+        facts = {
+            "retries": progress.retries,
+            "hedges": progress.hedges,
+            "hedged_bytes": progress.hedged_bytes,
+        }
+        return Loaded(tensors, first_s, progress.requests + len(names), facts=facts)
+
+    return load

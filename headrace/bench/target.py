@@ -1,0 +1,123 @@
+"""From the name that a user gives to the objects that each loader is given, in the form that it understands."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.bench.scene import Object, Scene
+from headrace.store.trust import resolve_trust
+
+if TYPE_CHECKING:
+    from headrace.store.s3_settings import S3Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is loaded.
+
+    Attributes:
+        scene: of any run; the loader is still to be filled in.
+        kind: "file", "s3" or "web".
+        peer_environ: variables for loaders that find their store by AWS's; they hold secrets.
+    """
+
+    scene: Scene
+    kind: str
+    peer_environ: Mapping[str, str]
+
+
+def find_target(text: str) -> Target:
+    """The safetensors of a folder, or one object whose name ends in .safetensors; their headers are proved.
+
+    Raises HeadraceError: the name, the store or the files are not as they must be.
+    """
+    from headrace.store.s3 import S3Store
+    from headrace.stream.opening import open_model
+
+    opened = open_model(text, None)
+    for reader in opened.readers:
+        reader.close()
+    store, items = opened.store, [shard.item for shard in opened.shards]
+    source = store.source
+    if source.scheme == "file":
+        files = [Object(item.key, item.size_bytes, path=item.key) for item in items]
+        return Target(Scene("", tuple(files)), "file", {})
+    if isinstance(store, S3Store):
+        settings = store.settings
+        in_bucket = [_in_bucket(source.bucket, item.key, item.size_bytes, settings) for item in items]
+        scene = Scene(
+            "",
+            tuple(in_bucket),
+            signed=True,
+            endpoint_url=settings.endpoint_url,
+            path_style=settings.path_style,
+            ca_bundle=settings.trust.ca_bundle or _system_bundle(),
+        )
+        return Target(scene, "s3", _aws_variables(settings, scene))
+    query = f"?{source.query}" if source.query else ""
+    web = [_on_the_web(source.uri_of(item.name) + query, item.size_bytes) for item in items]
+    scene = Scene(
+        "",
+        tuple(web),
+        endpoint_url=f"{source.scheme}://{source.bucket}",
+        ca_bundle=resolve_trust(os.environ).ca_bundle or _system_bundle(),
+    )
+    return Target(scene, "web", _variables_of_no_one(scene))
+
+
+def scene_for(target: Target, loader: str, connections: int | None = None) -> Scene:
+    """The scene of one loader's runs."""
+    return replace(target.scene, loader=loader, connections=connections)
+
+
+def _in_bucket(bucket: str, key: str, size_bytes: int, settings: "S3Settings") -> Object:
+    parts = urlsplit(settings.endpoint_url)
+    quoted = quote(key, safe="/-._~")
+    if settings.path_style:
+        url = f"{settings.endpoint_url}/{quote(bucket)}/{quoted}"
+    else:
+        url = f"{parts.scheme}://{bucket}.{parts.netloc}/{quoted}"
+    uri = f"s3://{bucket}/{key}"
+    return Object(uri, size_bytes, url=url, s3_uri=uri)
+
+
+def _on_the_web(url: str, size_bytes: int) -> Object:
+    """The first folder of the path is the bucket for those who need one: its requests for a path are the same."""
+    return Object(url, size_bytes, url=url, s3_uri=f"s3:/{unquote(urlsplit(url).path)}")
+
+
+def _aws_variables(settings: "S3Settings", scene: Scene) -> dict[str, str]:
+    credentials = settings.frozen_credentials()
+    variables = {
+        "AWS_ACCESS_KEY_ID": credentials.access_key or "",
+        "AWS_SECRET_ACCESS_KEY": credentials.secret_key or "",
+        "AWS_SESSION_TOKEN": credentials.token or "",
+        "AWS_REGION": settings.region,
+        "AWS_DEFAULT_REGION": settings.region,
+        "AWS_ENDPOINT_URL": settings.endpoint_url,
+        "AWS_CA_BUNDLE": scene.ca_bundle or "",
+        "AWS_EC2_METADATA_DISABLED": os.environ.get("AWS_EC2_METADATA_DISABLED", "true"),
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0" if settings.path_style else "1",
+    }
+    return {name: value for name, value in variables.items() if value}
+
+
+def _variables_of_no_one(scene: Scene) -> dict[str, str]:
+    """For a plain web server, which does not look at signatures."""
+    variables = {
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": scene.endpoint_url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
+    }
+    return variables | ({"AWS_CA_BUNDLE": scene.ca_bundle} if scene.ca_bundle else {})
+
+
+def _system_bundle() -> str | None:
+    """What OpenSSL takes instead of the system's certificates; peers have to be told."""
+    return os.environ.get("SSL_CERT_FILE") or None
