@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -76,7 +77,7 @@ class Exchange:
         first, end = self.span
         return self.stored.data[first:end]
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Write to the connection."""
         self.socket.sendall(data)
 
@@ -124,8 +125,12 @@ class FaultServer:
         list_script: whole answers to coming listings, before honest ones.
         page_keys: keys in one page of a listing.
         refuse: asked of every request; what it returns is the whole answer instead.
+        usual: how reads of objects behave that the script says nothing of.
+        bears: reads that it answers at once; more are answered 503.
         head_fields: more headers of answers to HEAD, which are honest and not in the script.
         log: every request, in order of arrival.
+        levels: for each read that was answered, how many were being answered at its start.
+        refused: how many reads were answered 503 for more than it bears.
     """
 
     def __init__(
@@ -142,7 +147,12 @@ class FaultServer:
         self.page_keys = 1000
         self.refuse: Callable[[Asked], bytes | None] = lambda asked: None
         self.head_fields: dict[str, str | None] = {}
+        self.usual: Behaviour = honest
+        self.bears: int | None = None
         self.log: list[Asked] = []
+        self.levels: list[int] = []
+        self.refused = 0
+        self._busy = 0
         self.stopped = threading.Event()
         self.stalled: queue.SimpleQueue[Asked] = queue.SimpleQueue()
         self._tls = tls
@@ -241,8 +251,18 @@ class FaultServer:
             exchange.head(status=200, **self.head_fields)
             return True
         with self._lock:
-            behaviour = self.script.popleft() if self.script else honest
-        behaviour(exchange)
+            if self.bears is not None and self._busy >= self.bears:
+                self.refused += 1
+                behaviour = error(503, "SlowDown")
+            else:
+                behaviour = self.script.popleft() if self.script else self.usual
+                self.levels.append(self._busy + 1)
+            self._busy += 1
+        try:
+            behaviour(exchange)
+        finally:
+            with self._lock:
+                self._busy -= 1
         return exchange.keep
 
     def listing(self, query: dict[str, str]) -> bytes:
@@ -384,6 +404,53 @@ def trickle(size: int) -> Behaviour:
         answer = head_bytes(206, headers) + exchange.wanted
         for at in range(0, len(answer), size):
             exchange.send(answer[at : at + size])
+
+    return behave
+
+
+def paced(bytes_per_s: float, piece: int = 8 << 10) -> Behaviour:
+    """An honest answer at no more than a rate."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.head()
+        body = memoryview(exchange.wanted)
+        start = time.monotonic()
+        for at in range(0, len(body), piece):
+            exchange.send(body[at : at + piece])
+            ahead_s = (at + piece) / bytes_per_s - (time.monotonic() - start)
+            if ahead_s > 0 and exchange.server.stopped.wait(ahead_s):
+                exchange.keep = False
+                return
+
+    return behave
+
+
+def drip(after: int, every_s: float = 0.01) -> Behaviour:
+    """Some bytes of the body, then one at a time for as long as there are any."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.head()
+        body = exchange.wanted
+        exchange.send(body[:after])
+        exchange.server.stalled.put(exchange.asked)
+        for at in range(after, len(body)):
+            if exchange.server.stopped.wait(every_s):
+                exchange.keep = False
+                return
+            exchange.send(body[at : at + 1])
+
+    return behave
+
+
+def held(after: int, until: threading.Event) -> Behaviour:
+    """Some bytes of the body; the rest when `until` is set."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.head()
+        exchange.send(exchange.wanted[:after])
+        exchange.server.stalled.put(exchange.asked)
+        until.wait()
+        exchange.send(exchange.wanted[after:])
 
     return behave
 
