@@ -15,7 +15,8 @@ HEAD = """\
 
 `headrace serve MODEL [flags]` and `python -m headrace.launch_server --model-path MODEL [flags]` are the same
 command. Names and meanings are those of SGLang's server. `--flag VALUE` and `--flag=VALUE` both work; names may
-not be cut short. MODEL is an `s3://` URI or a local folder, see [object_storage.md](object_storage.md).
+not be cut short. MODEL is an `s3://` or `https://` URI or a
+local folder, see [object_storage.md](object_storage.md).
 
 The store's settings come from the AWS variables
 ([which](object_storage.md#where-the-store-is-and-who-asks)). Headrace's own variables:
@@ -24,6 +25,9 @@ The store's settings come from the AWS variables
 |---|---|
 | `HEADRACE_API_KEY` | as `--api-key`, but not to be read in the list of processes |
 | `HEADRACE_CACHE` | folder of the metadata cache and of the demo's store (default: `$XDG_CACHE_HOME/headrace` or `~/.cache/headrace`) |
+| `HEADRACE_CLIENT_CERT`, `HEADRACE_CLIENT_KEY` | PEM files of a client certificate that a store asks for ([more](object_storage.md#tls)) |
+| `HEADRACE_INSECURE_TLS` | `1` takes any certificate of a store, with a warning |
+| `HEADRACE_HTTP_TOKEN` | a bearer token for `https://` models ([more](object_storage.md#plain-web-servers)) |
 | `HEADRACE_DEBUG` | `1` shows the traceback behind an error message |
 | `NO_COLOR` | any value: no colours |
 

@@ -10,6 +10,7 @@ from headrace.cli import values
 from headrace.cli.parser import Parser
 
 API_KEY_VARIABLE = "HEADRACE_API_KEY"
+INSECURE_TLS_VARIABLE = "HEADRACE_INSECURE_TLS"
 
 
 def add_flags(parser: Parser) -> None:
@@ -20,7 +21,7 @@ def add_flags(parser: Parser) -> None:
         nargs="?",
         metavar="MODEL",
         type=values.nonempty,
-        help="s3://BUCKET/PREFIX or a local folder with config.json and *.safetensors",
+        help="s3://BUCKET/PREFIX, https://HOST/PATH/ or a local folder with config.json and *.safetensors",
     )
     _add_model_flags(parser.add_argument_group("model"))
     _add_loading_flags(parser.add_argument_group("loading"))
@@ -225,4 +226,10 @@ def _add_own_flags(group: argparse._ArgumentGroup) -> None:
         metavar="BYTES",
         type=values.size_bytes,
         help="larger request bodies are answered 413; K, M and G are understood (default: 16M)",
+    )
+    group.add_argument(
+        "--insecure-tls",
+        action="store_true",
+        help="take any certificate of the place that the model comes from, as HEADRACE_INSECURE_TLS=1 does: whoever "
+        "is on the way can then read and change everything. Better name its CA (docs/object_storage.md)",
     )

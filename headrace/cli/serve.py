@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.flags import API_KEY_VARIABLE, add_flags
+from headrace.cli.flags import API_KEY_VARIABLE, INSECURE_TLS_VARIABLE, add_flags
 from headrace.cli.parser import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal ends it; the exit code. Raises HeadraceError for flags that cannot be met."""
     options = serve_options(args, os.environ)
+    if args.insecure_tls:
+        os.environ[INSECURE_TLS_VARIABLE] = "1"  # the engine, which connects, inherits it
     from headrace.server.launch import run as run_server
 
     return run_server(options)
@@ -129,7 +131,7 @@ def _model(args: argparse.Namespace) -> str:
     if model is None:
         raise UsageError(
             "No model is named.",
-            remedy="Give MODEL or --model-path MODEL: s3://BUCKET/PREFIX or a local folder.",
+            remedy="Give MODEL or --model-path MODEL: s3://BUCKET/PREFIX, https://HOST/PATH/ or a local folder.",
         )
     return model
 

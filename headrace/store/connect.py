@@ -82,10 +82,14 @@ def open_socket(endpoint: Endpoint, register: Callable[[socket.socket], None]) -
             connection.close()
             error = caught
     cause = "timed out" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", error))
-    place, remedy = "the endpoint", f"Check that it runs, and {endpoint.named_by} (scheme, host and port)."
-    if endpoint.proxy is not None:
-        place, remedy = f"the proxy {endpoint.proxy.url}", endpoint.proxy.remedy
-    raise Unreachable(endpoint.url, f"No connection to {place}: {cause.lower()}.", remedy=remedy) from None
+    if (proxy := endpoint.proxy) is not None:
+        said = f"No connection to the proxy {proxy.url}: {cause.lower()}."
+        raise Unreachable(endpoint.url, said, remedy=proxy.remedy) from None
+    raise Unreachable(
+        endpoint.url,
+        f"No connection to the endpoint: {cause.lower()}.",
+        remedy=f"Check that it runs, and {endpoint.named_by} (scheme, host and port).",
+    ) from None
 
 
 def _resolve(endpoint: Endpoint) -> list[Address]:
@@ -107,10 +111,13 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
     if found:
         return found[0]
     why = failed[0] if failed else "the name server does not answer"
+    if proxy is not None:
+        said = f"The proxy {host} cannot be found: {why}."
+        raise Unreachable(endpoint.url, said, remedy=proxy.remedy)
     raise Unreachable(
         endpoint.url,
-        f"The {'proxy' if proxy else 'host'} {host} cannot be found: {why}.",
-        remedy=proxy.remedy if proxy else f"Check the host in {endpoint.named_by}, or the name server.",
+        f"The host {host} cannot be found: {why}.",
+        remedy=f"Check the host in {endpoint.named_by}, or the name server.",
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.store import Tls
-from tests.e2e.serving import serving
+from tests.e2e.serving import run_to_its_end, serving
 from tests.static_server import static_server
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -26,3 +26,16 @@ def test_a_model_on_a_static_https_server_is_served_as_from_a_folder(
             assert TOKEN not in running.text()
         size = sum(path.stat().st_size for path in tiny_folder.iterdir())
         assert server.bytes_sent < 1.02 * size + (1 << 20)
+
+
+@pytest.mark.timeout(120)
+def test_only_the_flag_lets_an_unknown_certificate_pass_and_it_warns(
+    tmp_path: Path, loopback_tls: Tls
+) -> None:
+    with static_server(tmp_path, loopback_tls) as server:
+        ended = run_to_its_end("--model-path", f"{server.url}/m", environ={})
+        assert "is not trusted by" in ended.error and "NOT checked" not in ended.output
+        assert server.asked == []
+        ended = run_to_its_end("--model-path", f"{server.url}/m", "--insecure-tls", environ={})
+        assert "None of config.json" in ended.error
+        assert ended.output.count("NOT checked") == 1
