@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
 
@@ -30,9 +32,11 @@ class BadHeader(HeadraceError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a shard. `start` and `end` count bytes from the object's beginning."""
+class TensorInfo(msgspec.Struct, frozen=True, gc=False):
+    """One tensor of a shard. `start` and `end` count bytes from the object's beginning.
+
+    Where there are 10^5 of them, a struct that the collector does not look at saves a second.
+    """
 
     name: str
     dtype: str

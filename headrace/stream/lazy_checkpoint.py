@@ -16,7 +16,7 @@ from headrace.stream.load import refuse_twins
 from headrace.stream.opening import Opened, open_model
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, placed_bytes, plan_reads
 from headrace.stream.retry import RetryPolicy, persistently
-from headrace.stream.select import BadSlice, place
+from headrace.stream.select import BadSlice, in_file_order, place
 from headrace.stream.tensor_memory import allocate
 from headrace.stream.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
 from headrace.stream.transfer import Cancelled, Transfer
@@ -96,7 +96,7 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
         self._entries = {
             info.name: self._entry(number, shard, info)
             for number, shard in enumerate(opened.shards)
-            for info in sorted(shard.tensors.values(), key=lambda info: (info.start, info.end))
+            for info in in_file_order(shard)
         }
 
     def _entry(self, number: int, shard: Shard, info: TensorInfo) -> LazyTensor:

@@ -24,6 +24,7 @@ def load_file(
     device: "str | torch.device" = "cpu",
     *,
     s3_credentials: object | None = None,
+    is_distributed: bool = False,
     framework: Literal["numpy"],
     **options: Unpack[LoadOptions],
 ) -> "dict[str, npt.NDArray[Any]]": ...
@@ -33,6 +34,7 @@ def load_file(
     device: "str | torch.device" = "cpu",
     *,
     s3_credentials: object | None = None,
+    is_distributed: bool = False,
     framework: Literal["pt"] = "pt",
     **options: Unpack[LoadOptions],
 ) -> "dict[str, torch.Tensor]": ...
@@ -41,6 +43,7 @@ def load_file(
     device: "str | torch.device" = "cpu",
     *,
     s3_credentials: object | None = None,
+    is_distributed: bool = False,
     framework: Framework = "pt",
     **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def load_file(
     Args:
         path: s3://, http(s)://, file:// or a local path; what ends in .safetensors is one object, everything
             else a folder.
-        device, framework, options: as SafetensorsStreamer.stream_files.
+        device, is_distributed, framework, options: as SafetensorsStreamer.stream_files.
 
     Returns:
         name → tensor, in the order of the files, or of `names`. Each has memory of its own.
@@ -60,7 +63,9 @@ def load_file(
     """
     opened = open_model(os.fspath(path), s3_credentials)
     refuse_twins(opened.shards)
-    stream = TensorStream(opened, device, keeps_all=True, framework=framework, **options)
+    stream = TensorStream(
+        opened, device, keeps_all=True, is_distributed=is_distributed, framework=framework, **options
+    )
     try:
         found = dict(stream.tensors())
     finally:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import msgspec
+
 from headrace.errors import HeadraceError
 from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.indexing import Index, Ranges, region_of, whole
@@ -40,8 +42,7 @@ class TensorParallel:
     dims: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedTensor:
+class SelectedTensor(msgspec.Struct, frozen=True, gc=False):
     """What comes of one tensor.
 
     Attributes:
@@ -92,16 +93,7 @@ def select(
     """
     if tensor_parallel is not None:
         _check_ranks(tensor_parallel)
-    held: dict[str, list[tuple[int, TensorInfo]]] = {}
-    for number, shard in enumerate(shards):
-        for info in sorted(shard.tensors.values(), key=lambda info: (info.start, info.end)):
-            held.setdefault(info.name, []).append((number, info))
-    if names is None:
-        chosen = sorted((pair for pairs in held.values() for pair in pairs), key=lambda p: (p[0], p[1].start))
-    else:
-        wanted = list(dict.fromkeys(names))
-        _refuse_unknown([name for name in wanted if name not in held], shards)
-        chosen = [pair for name in wanted for pair in held[name]]
+    chosen = _chosen(shards, names)
     taken = {info.name for _, info in chosen}
     asked = [*(slices or ()), *(_plain_names(tensor_parallel) if names is None else ())]
     _refuse_unknown([name for name in asked if name not in taken], shards)
@@ -109,12 +101,33 @@ def select(
     tensors: list[SelectedTensor] = []
     placements: list[Placement] = []
     for number, info in chosen:
-        ranges = _ranges_of(info, slices or {}, tensor_parallel)
-        shape, placement = place(info, ranges, number, len(tensors))
-        size = math.prod(shape) * DTYPE_BITS[info.dtype] // 8
+        ranges = _ranges_of(info, slices, tensor_parallel)
+        if ranges is None:
+            shape, size, placement = info.shape, info.end - info.start, _whole(info, number, len(tensors))
+        else:
+            shape, placement = place(info, ranges, number, len(tensors))
+            size = math.prod(shape) * DTYPE_BITS[info.dtype] // 8
         tensors.append(SelectedTensor(info.name, number, info.dtype, shape, size))
         placements.append(placement)
     return Selection(tuple(tensors), tuple(placements))
+
+
+def _chosen(shards: Sequence[Shard], names: Iterable[str] | None) -> list[tuple[int, TensorInfo]]:
+    """(index of the file, tensor) in reading order. Raises UnknownTensor."""
+    if names is None:
+        return [(number, info) for number, shard in enumerate(shards) for info in in_file_order(shard)]
+    wanted = list(dict.fromkeys(names))
+    found = {
+        name: [(number, shard.tensors[name]) for number, shard in enumerate(shards) if name in shard.tensors]
+        for name in wanted
+    }
+    _refuse_unknown([name for name in wanted if not found[name]], shards)
+    return [pair for name in wanted for pair in found[name]]
+
+
+def in_file_order(shard: Shard) -> list[TensorInfo]:
+    """A shard's tensors as their bytes lie in the object."""
+    return sorted(shard.tensors.values(), key=lambda info: (info.start, info.end))
 
 
 def place(info: TensorInfo, ranges: Ranges, shard: int, buffer: int) -> tuple[tuple[int, ...], Placement]:
@@ -165,6 +178,10 @@ def place(info: TensorInfo, ranges: Ranges, shard: int, buffer: int) -> tuple[tu
     )
 
 
+def _whole(info: TensorInfo, shard: int, buffer: int) -> Placement:
+    return Placement(shard, info.start, info.end, 0, buffer, info.dtype, info.dtype, buffer)
+
+
 def rank_range(size: int, rank: int, ranks: int) -> tuple[int, int] | None:
     """A rank's part of a dimension; None where they do not divide it."""
     if size % ranks:
@@ -172,8 +189,11 @@ def rank_range(size: int, rank: int, ranks: int) -> tuple[int, int] | None:
     return size // ranks * rank, size // ranks * (rank + 1)
 
 
-def _ranges_of(info: TensorInfo, slices: Mapping[str, Index], parallel: TensorParallel | None) -> Ranges:
-    if info.name in slices:
+def _ranges_of(
+    info: TensorInfo, slices: Mapping[str, Index] | None, parallel: TensorParallel | None
+) -> Ranges | None:
+    """What is wanted of a tensor; None is all of it."""
+    if slices is not None and info.name in slices:
         region = region_of(slices[info.name], info.shape, info.name)
         if region.dropped:
             raise BadSlice(
@@ -181,10 +201,10 @@ def _ranges_of(info: TensorInfo, slices: Mapping[str, Index], parallel: TensorPa
                 remedy="Write n:n+1 as slice(n, n + 1).",
             )
         return region.ranges
-    ranges = whole(info.shape).ranges
     dim = _dimension(info.name, parallel)
     if parallel is None or dim is None:
-        return ranges
+        return None
+    ranges = whole(info.shape).ranges
     if not -len(ranges) <= dim < len(ranges):
         raise BadSlice(
             f"{info.name} has the shape {list(info.shape)} and no dimension {dim} to be cut for its ranks.",

@@ -76,6 +76,8 @@ class SafetensorsStreamer:
             paths: s3://, http(s)://, file:// or a local path of each file.
             s3_credentials: S3Credentials, or any object with its fields; None takes them from the environment.
             device: where torch's tensors go; through this process's memory.
+            is_distributed: share the reading with the other ranks of torch.distributed's default group, all of
+                which have to make the same call (their selections may differ).
             framework: "pt" for torch's tensors, "numpy" for arrays (with ml_dtypes; torch is not needed then).
             names: only these tensors, read in this order.
             slices: for some tensors, the part that is wanted, e.g. {"w": slice(0, 512)} or

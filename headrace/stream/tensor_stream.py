@@ -20,11 +20,14 @@ from headrace.stream.variables import (
     LEAST_CHUNK_BYTES,
     MEMORY_LIMIT,
     check_least,
+    check_positive,
     read_settings,
 )
 
 if TYPE_CHECKING:
     import torch
+
+    from headrace.stream.distributed import DistributedTransfer, ReadOptions
 
 # Run:ai's default: what may wait for a consumer that lags.
 DEFAULT_MEMORY_LIMIT = 40_000_000_000
@@ -81,18 +84,21 @@ class TensorStream:
         """Select, see that there is room, and start; the connections of `opened` are taken over.
 
         Args:
+            is_distributed: share the reading with the other ranks of torch.distributed's group; each of them has
+                to do so. Without a group it is a load like any other.
             keeps_all: all tensors will be held at once, whatever the limit.
 
         Raises:
             HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
         """
-        assert not is_distributed
         self._device, self._framework = str(device), framework
         try:
             check_framework(framework, self._device)
             settings = read_settings()
             concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
             chunk_bytes = check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
+            check_positive(rate_limit_mb_s, "rate_limit_mb_s")
+            check_positive(deadline_s, "deadline_s")
             self.selection = select(
                 opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
             )
@@ -103,23 +109,44 @@ class TensorStream:
             for reader in opened.readers:
                 reader.close()
             raise
-        plan = plan_reads(self.selection.placements, chunk_bytes or DEFAULT_CHUNK_BYTES)
+        chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+        plan = plan_reads(self.selection.placements, chunk_bytes)
         sizes = [tensor.size_bytes for tensor in self.selection.tensors]
         self._memory = TensorMemory(sizes)
         self._gate = MemoryGate(sizes, limit) if limit is not None else None
         self.taken = 0
-        self._transfer = Transfer(
-            plan if limit is None else fit_chunks(plan, sizes, limit),
-            [shard.item for shard in opened.shards],
-            opened.store,
-            self._memory.view,
-            concurrency=concurrency,
-            readers=opened.readers,
-            gate=self._gate,
-            rate_limit_mb_s=rate_limit_mb_s,
-            deadline_s=deadline_s,
-        )
         self._finished: Iterator[int] | None = None
+        plan = plan if limit is None else fit_chunks(plan, sizes, limit)
+        items = [shard.item for shard in opened.shards]
+        options: ReadOptions = {
+            "concurrency": concurrency,
+            "readers": opened.readers,
+            "deadline_s": deadline_s,
+        }
+        self._transfer: Transfer | DistributedTransfer
+        if is_distributed:
+            from headrace.stream.distributed import start_distributed
+
+            self._transfer = start_distributed(
+                plan,
+                items,
+                opened.store,
+                self._memory.view,
+                chunk_bytes=chunk_bytes,
+                gate=self._gate,
+                rate_limit_mb_s=rate_limit_mb_s,
+                **options,
+            )
+        else:
+            self._transfer = Transfer(
+                plan,
+                items,
+                opened.store,
+                self._memory.view,
+                gate=self._gate,
+                rate_limit_mb_s=rate_limit_mb_s,
+                **options,
+            )
 
     @property
     def complete(self) -> bool:
@@ -186,4 +213,4 @@ def _check_memory(
     passing = device != "cpu" or (wanted is not None and not keeps_all)
     needed = total if limit is None or not passing else min(limit, total)
     check_room(needed, f"{len(selection.tensors):,} tensors", memory_room(), _ROOM_REMEDY)
-    return limit
+    return limit if limit is not None and limit < total else None  # what holds all needs no gate

@@ -51,6 +51,13 @@ def check_least(value: int | None, least: int, name: str) -> int | None:
     return value
 
 
+def check_positive(value: float | None, name: str) -> None:
+    """Raise BadSetting, with the setting's name, for what is no number above 0."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        return
+    raise BadSetting(f"{name} is {value!r:.80}.", remedy="Set it to a number above 0.")
+
+
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "").strip()
     if not text:

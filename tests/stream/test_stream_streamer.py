@@ -464,6 +464,8 @@ def test_run_ais_variables_count_where_no_argument_does(
         ({"concurrency": 0}, "concurrency is 0"),
         ({"chunk_bytes": 1}, "chunk_bytes is 1"),
         ({"memory_limit": True}, "memory_limit is True"),
+        ({"rate_limit_mb_s": 0}, "rate_limit_mb_s is 0"),
+        ({"deadline_s": -1.5}, "deadline_s is -1.5"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(
