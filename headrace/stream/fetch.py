@@ -70,11 +70,13 @@ def _receive(crew: Crew, worker: Worker, task: Task) -> bool:
         except (StoreError, Interrupted) as error:
             failure = error
         if failure is None or _rescued(crew, task):
+            _forget_frames(failure)
             _end_contest(crew, task)
             failure = _disproof(crew, task)
             if failure is None:
                 return True
             _begin_anew(crew, task)
+            task.at_failure = 0
         if not _try_again(crew, worker, task, failure, chance):
             return False
 
@@ -158,6 +160,7 @@ def _try_again(
         task.at_failure = received
     if not isinstance(error, RETRIED) or task.failures > policy.attempts:
         raise located(error, crew.store.source.uri_of(read.item.name), task.chunk, task.failures) from error
+    delay_s = policy.delay_s(task.failures, retry_after_s(error), chance)
     with crew.ledger.lock:
         crew.ledger.retries += 1
         if isinstance(error, Throttled):
@@ -168,7 +171,8 @@ def _try_again(
         deactivate(crew, worker)
     if too_many and worker.reader is not None:
         worker.reader.close()  # the store counts connections, not requests
-    read.interrupted.wait(policy.delay_s(task.failures, retry_after_s(error), chance))
+    _forget_frames(failure)
+    read.interrupted.wait(delay_s)
     with crew.ledger.lock:
         if crew.ledger.over.is_set() or read.dropped or activate(crew, worker):
             return True
@@ -178,6 +182,14 @@ def _try_again(
         crew.queue.give_back(task)
         crew.work.notify()
         return False
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an error has passed through: their variables hold views of the memory."""
+    if error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        _forget_frames(error.__cause__)
+        _forget_frames(error.__context__)
 
 
 def _is_time_out(error: StoreError) -> bool:
@@ -230,7 +242,8 @@ def _help(crew: Crew, worker: Worker, second: Second) -> None:
     came = True
     try:
         _request(crew, worker, second.read)
-    except (StoreError, Interrupted):
+    except (StoreError, Interrupted) as error:
+        _forget_frames(error)
         came = False
     task = second.task
     with crew.ledger.lock:
