@@ -78,7 +78,8 @@ def _existing(path: str, what: str, origin: str) -> str | None:
     if not path:
         return None
     if not os.path.isfile(path):  # noqa: PTH113 (pathlib is not needed before the first byte)
-        raise BadEndpoint(path, f"The {what} from {origin} does not exist.", remedy="Correct or unset it.")
+        wrong = "is a folder" if os.path.isdir(path) else "does not exist"  # noqa: PTH112
+        raise BadEndpoint(path, f"The {what} from {origin} {wrong}.", remedy="Name a file, or unset it.")
     return path
 
 

@@ -202,6 +202,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(server: FaultServe
         ),
         ({"HEADRACE_CLIENT_CERT": __file__, "HEADRACE_CLIENT_KEY": "/no/such.pem"}, "client key from"),
         ({"HEADRACE_CLIENT_KEY": __file__}, "HEADRACE_CLIENT_CERT is not"),
+        ({"REQUESTS_CA_BUNDLE": "/"}, "CA bundle from REQUESTS_CA_BUNDLE is a folder"),
         ({"REQUESTS_CA_BUNDLE": "/no/such.pem"}, "CA bundle from REQUESTS_CA_BUNDLE does not exist"),
         ({"HEADRACE_INSECURE_TLS": "maybe"}, "HEADRACE_INSECURE_TLS: It is 'maybe'"),
     ],
