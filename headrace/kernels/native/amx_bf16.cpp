@@ -24,9 +24,10 @@ bool is_here() {
     return has_tiles && kAvx512Bf16.is_here() && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 
-HEADRACE_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16,prefer-vector-width=512")
+HEADRACE_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
 
-#include "rows.inc"
+#include "numbers.inc"
+#include "rows_avx512.inc"
 
 constexpr int64_t kSide = 16;                // rows and outputs of a tile
 constexpr int64_t kDepth = 32;               // elements of a tile's row
@@ -75,6 +76,13 @@ inline void transpose(__m512i r[16]) {
     }
 }
 
+// Elements of two outputs, side by side.
+inline __m512i pairs(__m512 low, __m512 high) {
+    const __m512i lows = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(low));
+    const __m512i highs = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(high));
+    return _mm512_or_si512(lows, _mm512_slli_epi32(highs, 16));
+}
+
 template <class T>
 struct Micro;
 
@@ -94,13 +102,13 @@ struct Micro<bf16> {
             for (int64_t i = 0; i < in; i += kDepth, to += kElements) {
                 const int64_t left = in - i;
                 const __mmask32 mask = left >= kDepth ? ~__mmask32(0) : (__mmask32(1) << left) - 1;
-                __m512i pairs[kSide];
+                __m512i loaded[kSide];
                 for (int64_t r = 0; r < kSide; ++r) {
-                    pairs[r] = r < some ? _mm512_maskz_loadu_epi16(mask, x + (row + r) * stride + i)
+                    loaded[r] = r < some ? _mm512_maskz_loadu_epi16(mask, x + (row + r) * stride + i)
                                         : _mm512_setzero_si512();
                 }
-                transpose(pairs);
-                for (int64_t r = 0; r < kSide; ++r) _mm512_store_si512(to + r * kDepth, pairs[r]);
+                transpose(loaded);
+                for (int64_t r = 0; r < kSide; ++r) _mm512_store_si512(to + r * kDepth, loaded[r]);
             }
         }
     }
@@ -192,14 +200,11 @@ struct Micro<bf16> {
         for (int64_t row = 0; row < rows; row += kSide) {
             bf16* to = prepared + (first_row + row) * filled + first_out * kSide;
             for (int64_t pair = 0; pair < kBlock / 2; ++pair) {
-                const float* __restrict g = gate + 2 * pair * kBlock + row;
-                const float* __restrict u = up + 2 * pair * kBlock + row;
-                uint32_t* pairs = reinterpret_cast<uint32_t*>(to + pair * kDepth);
-                for (int64_t r = 0; r < kSide; ++r) {
-                    const uint32_t low = narrow<bf16>(gated(g[r], u[r]));
-                    const uint32_t high = narrow<bf16>(gated(g[kBlock + r], u[kBlock + r]));
-                    pairs[r] = low | high << 16;
-                }
+                const float* g = gate + 2 * pair * kBlock + row;
+                const float* u = up + 2 * pair * kBlock + row;
+                const __m512 low = gated<bf16>(_mm512_load_ps(g), _mm512_load_ps(u));
+                const __m512 high = gated<bf16>(_mm512_load_ps(g + kBlock), _mm512_load_ps(u + kBlock));
+                _mm512_store_si512(to + pair * kDepth, pairs(low, high));
             }
         }
     }

@@ -14,6 +14,7 @@ bool is_here() {
 
 HEADRACE_TARGET("avx2,fma,f16c")
 
+#include "numbers.inc"
 #include "rows.inc"
 
 inline __m256 load_wide(const float* from) { return _mm256_loadu_ps(from); }

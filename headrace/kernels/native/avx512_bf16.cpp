@@ -14,9 +14,10 @@ bool is_here() {
            __builtin_cpu_supports("avx512bf16");
 }
 
-HEADRACE_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c,prefer-vector-width=512")
+HEADRACE_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")
 
-#include "rows.inc"
+#include "numbers.inc"
+#include "rows_avx512.inc"
 
 struct FloatSums {
     using Sum = __m512;

@@ -4,6 +4,7 @@
 namespace headrace {
 namespace {
 
+#include "numbers.inc"
 #include "rows.inc"
 
 template <class T>
