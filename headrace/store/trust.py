@@ -57,6 +57,8 @@ def resolve_trust(
     """
     if not bundle:
         bundle_from, bundle = "REQUESTS_CA_BUNDLE", environ.get("REQUESTS_CA_BUNDLE", "").strip()
+        if bundle and ca_variable == "SSL_CERT_FILE":
+            ca_variable = bundle_from  # which goes before it
     certificate = environ.get(CLIENT_CERTIFICATE_VARIABLE, "").strip()
     key = environ.get(CLIENT_KEY_VARIABLE, "").strip()
     if key and not certificate:

@@ -2,10 +2,12 @@
 
 import random
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+import trustme
 
 from headrace.demo.store import Tls
 from headrace.source.objects import ObjectInfo
@@ -20,6 +22,7 @@ from headrace.store.errors import (
     NotFound,
     StoreError,
     Throttled,
+    TlsError,
     TransientError,
     Truncated,
     Unreachable,
@@ -438,6 +441,25 @@ def test_a_redirect_from_tls_to_plain_http_is_refused(loopback_tls: Tls, elsewhe
         found = store.look_up(NAME, 10)
         assert read_whole(store.open_reader(), found.item) == DATA
         assert {asked.headers["authorization"] for asked in secure.log} == {f"Bearer {TOKEN}"}
+    finally:
+        secure.stop()
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_an_untrusted_certificate_names_the_variable_that_counts(
+    variable: str, loopback_tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(loopback_tls.certificate, loopback_tls.key)
+    secure = FaultServer({}, tls=context)
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".pem") as other:
+            trustme.CA().cert_pem.write_to_path(other.name)
+            named = {variable: other.name} if variable == "REQUESTS_CA_BUNDLE" else {}
+            with pytest.raises(TlsError, match="is not trusted by") as caught:
+                store_of(secure, **named).look_up(NAME, 10)
+        assert caught.value.remedy == f"Set {variable} to a file with the CA that signed it."
     finally:
         secure.stop()
 
