@@ -1,6 +1,8 @@
-"""--model-loader-extra-config: a JSON object with three known keys, checked so that the error names the key."""
+"""--model-loader-extra-config: a JSON object with a few known keys, checked so that the error names the key."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.parser import UsageError
@@ -9,13 +11,34 @@ if TYPE_CHECKING:
     from headrace.ipc.options import LoadConfig
 
 _FLAG = "--model-loader-extra-config"
-# key → the words for its type, whether it is a bool, the least value of an int
-_KEYS: dict[str, tuple[str, bool, int]] = {
-    "distributed": ("true or false", True, 0),
-    "concurrency": ("a whole number of at least 1", False, 1),
-    "memory_limit": ("a whole number of at least -1", False, -1),
+_VERIFY = ("auto", "require", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The words for a key's values, and whether a value is one."""
+
+    words: str
+    is_right: Callable[[Any], bool]
+
+
+def _at_least(least: int) -> Callable[[Any], bool]:
+    # To Python a bool is an int too.
+    return lambda value: type(value) is int and value >= least
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_KEYS = {
+    "distributed": _Key("true or false", _is_bool),
+    "concurrency": _Key("a whole number of at least 1", _at_least(1)),
+    "memory_limit": _Key("a whole number of at least -1", _at_least(-1)),
+    "verify": _Key('"auto", "require" or "off"', lambda value: isinstance(value, str) and value in _VERIFY),
+    "restart_on_change": _Key("true or false", _is_bool),
 }
-_REMEDY = "Its keys: " + "; ".join(f"{key} ({words})" for key, (words, _, _) in _KEYS.items()) + "."
+_REMEDY = "Its keys: " + "; ".join(f"{name} ({key.words})" for name, key in _KEYS.items()) + "."
 
 
 def parse_load_config(text: str) -> "LoadConfig":
@@ -28,14 +51,13 @@ def parse_load_config(text: str) -> "LoadConfig":
         raise UsageError(f"{_FLAG} is not JSON: {error}.", remedy=_REMEDY) from None
     if not isinstance(value, dict):
         raise UsageError(f"{_FLAG} must be a JSON object, not {_shown(value)}.", remedy=_REMEDY)
-    for key, item in value.items():
-        if key not in _KEYS:
-            raise UsageError(f"{_FLAG} has the unknown key {json.dumps(key)}.", remedy=_REMEDY)
-        words, is_bool, least = _KEYS[key]
-        # To Python a bool is an int too.
-        right = isinstance(item, bool) if is_bool else type(item) is int and item >= least
-        if not right:
-            raise UsageError(f'{_FLAG}: "{key}" must be {words}, not {_shown(item)}.', remedy=_REMEDY)
+    for name, item in value.items():
+        if name not in _KEYS:
+            raise UsageError(f"{_FLAG} has the unknown key {json.dumps(name)}.", remedy=_REMEDY)
+        if not _KEYS[name].is_right(item):
+            raise UsageError(
+                f'{_FLAG}: "{name}" must be {_KEYS[name].words}, not {_shown(item)}.', remedy=_REMEDY
+            )
     return LoadConfig(**value)
 
 

@@ -28,6 +28,7 @@ EXAMPLES = """\
 examples:
   headrace push ./qwen s3://my-bucket/models/qwen
   headrace push ./qwen s3://new-bucket/qwen --create-bucket
+  headrace push ./qwen s3://my-bucket/models/qwen --manifest
   headrace push ./qwen s3://my-bucket/models/qwen --json | jq .bytes_uploaded
 
 The store is found by the usual AWS variables and files: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
@@ -59,6 +60,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         action="store_true",
         help="upload the folder even if it is not a model that could be served",
     )
+    parser.add_argument(
+        "--manifest",
+        action="store_true",
+        help="put a manifest of the weights' checksums beside them, which every load is then verified with "
+        "(a prefix that has one gets a new one anyway)",
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object about what was done, and no progress"
@@ -69,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     """Push; the exit code. Raises HeadraceError."""
     destination = parse_destination(args.uri)
     found = read_folder(args.folder, force=args.force)
+    if args.manifest:
+        _check_weights(args.folder, found)
     from headrace.cli.interrupts import sigterm_as_interrupt
     from headrace.store.s3_settings import resolve_s3_settings
 
@@ -76,7 +85,14 @@ def run(args: argparse.Namespace) -> int:
     show = not (args.quiet or args.json)
     started = time.monotonic()
     with sigterm_as_interrupt():
-        result = push_folder(found, destination, settings, create_bucket=args.create_bucket, show=show)
+        result = push_folder(
+            found,
+            destination,
+            settings,
+            create_bucket=args.create_bucket,
+            manifest=args.manifest,
+            show=show,
+        )
     seconds = time.monotonic() - started
     if args.json:
         print(json.dumps(_facts(result, destination, seconds)))
@@ -98,7 +114,12 @@ def parse_destination(text: str) -> "ModelSource":
             f"{text!r} is not the URI of an object store.",
             remedy="Write s3://BUCKET/PREFIX; a folder is simply copied.",
         )
-    return parse_source(text)
+    source = parse_source(text)
+    if source.scheme != "s3":
+        raise UsageError(
+            f"{scheme.lower()}:// can be read from, not pushed to.", remedy="Write s3://BUCKET/PREFIX."
+        )
+    return source
 
 
 def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
@@ -135,6 +156,7 @@ def push_folder(
     settings: "S3Settings",
     *,
     create_bucket: bool,
+    manifest: bool = False,
     show: bool,
 ) -> "UploadResult":
     """Upload to the given store, with progress on stderr if `show`. Raises HeadraceError."""
@@ -144,7 +166,23 @@ def push_folder(
     total = sum(file.size_bytes for file in found.files)
     with _progress(total, show) as on_bytes:
         return upload_files(
-            found.files, destination, settings, create_bucket=create_bucket, on_bytes=on_bytes
+            found.files,
+            destination,
+            settings,
+            create_bucket=create_bucket,
+            manifest=manifest,
+            on_bytes=on_bytes,
+        )
+
+
+def _check_weights(folder: Path, found: "FolderFiles") -> None:
+    """What --force lets pass may have nothing that a manifest could be of. Raises NotAModel."""
+    from headrace.store.upload_manifest import is_weight
+
+    if not any(is_weight(file.name) for file in found.files):
+        raise NotAModel(
+            f"{folder} holds no safetensors files, so there is nothing to make a manifest of.",
+            remedy="Leave --manifest away, or give the folder of the weights.",
         )
 
 

@@ -73,13 +73,17 @@ def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
             remedy="Name the folder that holds the model, or upload the file.",
         )
     pool = ReaderPool(store, _SMALL_READS_AT_ONCE)
-    with timeline.phase("headers and metadata"):
-        files, shards = _fetch(store, listing, pool, dummy=options.load_format == "dummy")
-    tokenizer_files = {name: data for name, data in files.items() if is_tokenizer_file(name)}
-    if options.tokenizer_path is not None:
-        with timeline.phase("tokenizer files"):
-            tokenizer_files = _fetch_tokenizer(options.tokenizer_path)
-    config = parse_json_object(files[CONFIG_NAME], source.uri_of(CONFIG_NAME))
+    try:
+        with timeline.phase("headers and metadata"):
+            files, shards = _fetch(store, listing, pool, dummy=options.load_format == "dummy")
+        tokenizer_files = {name: data for name, data in files.items() if is_tokenizer_file(name)}
+        if options.tokenizer_path is not None:
+            with timeline.phase("tokenizer files"):
+                tokenizer_files = _fetch_tokenizer(options.tokenizer_path)
+        config = parse_json_object(files[CONFIG_NAME], source.uri_of(CONFIG_NAME))
+    except BaseException:
+        pool.abort()
+        raise
     return Checkpoint(store, source.uri, config, files, tokenizer_files, shards, pool)
 
 

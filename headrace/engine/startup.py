@@ -16,8 +16,11 @@ from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig
 from headrace.models.registry import family_of, forward_class, layout_of, read_config
-from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME
+from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME, MANIFEST_NAME
+from headrace.source.uri import parse_source
+from headrace.store.base import open_store
 from headrace.stream.arena import Arena
+from headrace.stream.headers import list_model
 from headrace.stream.plan import ReadPlan, plan_reads
 from headrace.stream.staging import DEFAULT_STAGING_BYTES
 from headrace.stream.transfer import Transfer
@@ -25,6 +28,7 @@ from headrace.stream.transfer import Transfer
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
     from headrace.models.decoder.arithmetic import Arithmetic
+    from headrace.stream.verify import BlockVerifier
 
 _PROGRESS_EVERY_S = 0.2
 Send = Callable[[EngineMessage], None]
@@ -68,17 +72,37 @@ def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
     reporter = threading.Thread(target=_report_until, args=(stop, report), name="progress", daemon=True)
     reporter.start()
     try:
-        engine, ready = _start(options, report, timeline)
-    except BaseException:
-        if report.transfer is not None:
-            report.transfer.cancel()
-        raise
+        engine, ready = _start_through_changes(options, report, timeline)
     finally:
         # From here on the channel belongs to the engine's own thread.
         stop.set()
         reporter.join()
     send(ready)
     return engine
+
+
+def _start_through_changes(
+    options: EngineOptions, report: _Report, timeline: Timeline
+) -> tuple["Engine", Ready]:
+    """Load once, or once more where the objects change meanwhile and that is wanted."""
+
+    def load() -> "tuple[Engine, Ready]":
+        try:
+            return _start(options, report, timeline)
+        except BaseException:
+            if report.transfer is not None:
+                report.transfer.cancel()
+            raise
+
+    def let_go() -> None:
+        report.transfer, report.phase = None, "waiting for the end of an upload"
+
+    if not options.load_config.restart_on_change:
+        return load()
+    from headrace.stream.restart import load_through_changes
+
+    store = open_store(parse_source(options.model))
+    return load_through_changes(load, lambda: list_model(store), let_go=let_go)
 
 
 def _report_until(stop: threading.Event, report: _Report) -> None:
@@ -112,7 +136,8 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
     memory = _plan_memory(options, config, arena_plan, context_length, device_name)
     arena = Arena(arena_plan.size_bytes)
     read_plan = plan_reads(placements)
-    transfer = _start_transfer(options, checkpoint, read_plan, arena)
+    verifier = None if dummy else _verifier(options, checkpoint)
+    transfer = _start_transfer(options, checkpoint, read_plan, arena, verifier)
     report.transfer, report.phase = transfer, "streaming weights"
     transfer_start = timeline.now()
 
@@ -142,7 +167,11 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         with timeline.phase("random weights"):
             views.fill_with_noise(parameters, options.random_seed or 0)
     with timeline.phase("wait for weights"):
-        transfer.wait()
+        try:
+            transfer.wait()
+        finally:
+            if verifier is not None:
+                verifier.close()
     if not dummy:
         timeline.add("transfer", transfer_start, transfer_start + transfer.progress().seconds)
     if device_name != "cpu":
@@ -169,6 +198,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
             f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {dtype} on {device_name}"
             f"{f', {threads} threads' if device_name == 'cpu' else ''}, context {context_length:,} tokens",
             memory.describe(),
+            *([verifier.summary().describe()] if verifier is not None else []),
         ),
     )
 
@@ -233,7 +263,22 @@ def _plan_memory(
     )
 
 
-def _start_transfer(options: EngineOptions, checkpoint: Checkpoint, plan: ReadPlan, arena: Arena) -> Transfer:
+def _verifier(options: EngineOptions, checkpoint: Checkpoint) -> "BlockVerifier | None":
+    mode = options.load_config.verify or "auto"
+    if mode == "off":
+        return None
+    from headrace.stream.verify_sums import verifier_of
+
+    return verifier_of(mode, checkpoint.store, checkpoint.shards, checkpoint.files.get(MANIFEST_NAME))
+
+
+def _start_transfer(
+    options: EngineOptions,
+    checkpoint: Checkpoint,
+    plan: ReadPlan,
+    arena: Arena,
+    verifier: "BlockVerifier | None",
+) -> Transfer:
     limit = options.load_config.memory_limit
     return Transfer(
         plan,
@@ -242,5 +287,6 @@ def _start_transfer(options: EngineOptions, checkpoint: Checkpoint, plan: ReadPl
         arena.view,
         concurrency=options.load_config.concurrency,
         readers=checkpoint.pool.take_readers(),
+        verifier=verifier,
         staging_bytes=DEFAULT_STAGING_BYTES if limit is None else limit if limit >= 0 else None,
     )

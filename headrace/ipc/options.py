@@ -7,21 +7,27 @@ import msgspec
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "safetensors", "runai_streamer", "dummy"]
+Verify = Literal["auto", "require", "off"]
 
 
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """--model-loader-extra-config: SGLang's keys for its object-store loader.
+    """--model-loader-extra-config: SGLang's keys for its object-store loader, and our own.
 
     Attributes:
         distributed: share the reading between ranks; without effect with one rank.
         concurrency: how many connections (threads) read at once; None lets the streamer choose.
         memory_limit: bytes that staging buffers may take; -1 means no limit, 0 the smallest that works,
             None the default.
+        verify: "auto" (None too) compares what is read with the manifest beside the weights, or with the CRC that
+            the store keeps of each object; "require" fails where an object has neither; "off".
+        restart_on_change: load again from a new listing where an object is replaced under the load.
     """
 
     distributed: bool | None = None
     concurrency: int | None = None
     memory_limit: int | None = None
+    verify: Verify | None = None
+    restart_on_change: bool | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -222,6 +222,10 @@ class EngineClient:
             case LoadProgress():
                 self.progress.add(message, time.monotonic())
             case ModelInfo():
+                if (
+                    self._building is not None
+                ):  # the load began anew: what was built of its files counts no more
+                    self._building.cancel()
                 self._building = asyncio.get_running_loop().create_task(self._build(message))
             case Ready():
                 self.ready = message

@@ -1,14 +1,16 @@
 """Uploading a folder to an S3 prefix: what is there already stays, what is sent is proved.
 
-Each object carries the SHA-256 of its file in its metadata, so that a second push sends only what changed.
+Each object carries the SHA-256 of its file in its metadata, so that a second push sends only what changed. Where the
+store is sent checksums anyway, it is sent one of the whole object, which it keeps and a load can be verified with.
 """
 
-import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from botocore.client import BaseClient
 from botocore.exceptions import BotoCoreError, ClientError
@@ -17,11 +19,14 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
 from headrace.errors import HeadraceError
+from headrace.source.files import MANIFEST_NAME
 from headrace.source.uri import ModelSource
 from headrace.store.errors import NotFound, Truncated, Unsupported
 from headrace.store.s3_client import make_s3_client, store_error
 from headrace.store.s3_errors import BUCKET_NAME_REMEDY
 from headrace.store.s3_settings import S3Settings
+from headrace.store.upload_digest import WholeCrc, sha256_of
+from headrace.store.upload_manifest import ManifestMaker, needs_manifest
 from headrace.store.upload_plan import LocalFile, upload_stages
 
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
@@ -30,7 +35,6 @@ CHECKSUM_KEY = "headrace-sha256"
 PART_BYTES = 16 << 20
 _CONNECTIONS = 8
 _ATTEMPTS = 6
-_HASH_CHUNK_BYTES = 1 << 20
 
 
 class FileChanged(HeadraceError):
@@ -62,12 +66,15 @@ def upload_files(
     settings: S3Settings,
     *,
     create_bucket: bool = False,
+    manifest: bool = False,
     on_bytes: Callable[[int], None] = lambda _count: None,
 ) -> UploadResult:
     """Make the prefix hold these files.
 
     Args:
         create_bucket: make the bucket if it does not exist.
+        manifest: make a manifest of the weights and put it beside them. Where the prefix or the folder has one, a
+            new one is made in every case: the old one may be stale.
         on_bytes: told of bytes that are in the store (sent or found), from several threads; negative when a
             part is sent again.
 
@@ -82,10 +89,17 @@ def upload_files(
         present = _list_sizes(probe, destination, settings)
         client = make_s3_client(settings, attempts=_ATTEMPTS, connections=_CONNECTIONS)
         skipped: list[LocalFile] = []
+        maker = ManifestMaker() if needs_manifest(files, present, wanted=manifest) else None
+        if maker is not None:  # it takes the place of one in the folder
+            files = [file for file in files if file.name != MANIFEST_NAME]
         for stage in upload_stages(files):
-            skipped += _upload_stage(client, stage, destination, settings, present, on_bytes)
+            skipped += _upload_stage(client, stage, destination, settings, present, on_bytes, maker)
+            if maker is not None:  # after the weights, which are the first stage
+                made, was_there = _upload_manifest(client, maker, destination, settings, present)
+                files, skipped, maker = [*files, *made], [*skipped, *was_there], None
         if "//" in destination.prefix:
             _check_slashes(files, destination, _list_sizes(probe, destination, settings))
+    files = sorted(files, key=lambda file: file.name)
     uploaded = [file for file in files if file not in skipped]
     skipped = [file for file in files if file in skipped]
     return UploadResult(
@@ -96,15 +110,6 @@ def upload_files(
         only_in_store=tuple(sorted(present.keys() - {file.name for file in files})),
         bucket_created=created,
     )
-
-
-def sha256_of(file: LocalFile) -> str:
-    """The file's SHA-256 in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(file.path, "rb") as content:
-        while chunk := content.read(_HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ def _upload_stage(
     settings: S3Settings,
     present: dict[str, int],
     on_bytes: Callable[[int], None],
+    maker: ManifestMaker | None = None,
 ) -> list[LocalFile]:
     """Upload what is missing and wait for it; the files that were there already."""
     config = TransferConfig(
@@ -134,8 +140,10 @@ def _upload_stage(
         running: list[_Transfer] = []
         for file in stage:
             facts = file.path.stat()
+            whole = WholeCrc() if _sends_checksums(client) else None
+            summer = maker.summer(file) if maker is not None else None
             # Hashed here while the transfer threads send the files before it.
-            checksum = sha256_of(file)
+            checksum = sha256_of(file, *(one.update for one in (whole, summer) if one is not None))
             if present.get(file.name) == file.size_bytes and _holds(client, file, destination, checksum):
                 skipped.append(file)
                 on_bytes(file.size_bytes)
@@ -148,13 +156,37 @@ def _upload_stage(
                 str(file.path),
                 destination.bucket,
                 object_key(destination, file.name),
-                extra_args={"Metadata": {CHECKSUM_KEY: checksum}},
+                extra_args={
+                    "Metadata": {CHECKSUM_KEY: checksum},
+                    # Of the whole object: else S3 keeps one of the parts' checksums, which proves nothing later.
+                    **({"ChecksumCRC32": whole.text} if whole is not None else {}),
+                },
                 subscribers=[_ByteCounter(on_bytes)],
             )
             running.append(_Transfer(file, facts, future))
         for transfer in running:
             _finish(client, transfer, destination, settings)
     return skipped
+
+
+def _upload_manifest(
+    client: BaseClient,
+    maker: ManifestMaker,
+    destination: ModelSource,
+    settings: S3Settings,
+    present: dict[str, int],
+) -> tuple[list[LocalFile], list[LocalFile]]:
+    """Make the manifest and upload it, unless it is there: it, and it again if it was there."""
+    with tempfile.TemporaryDirectory(prefix="headrace-push-") as folder:
+        file = maker.write(Path(folder))
+        if file is None:
+            return [], []
+        return [file], _upload_stage(client, [file], destination, settings, present, lambda _count: None)
+
+
+def _sends_checksums(client: BaseClient) -> bool:
+    """Whether checksums go with what is uploaded: not to stores that may not know them."""
+    return bool(client.meta.config.request_checksum_calculation == "when_supported")
 
 
 def object_key(destination: ModelSource, name: str) -> str:
@@ -174,19 +206,27 @@ def _finish(client: BaseClient, transfer: _Transfer, destination: ModelSource, s
     """Wait for a transfer and check that the store holds all of the file that was hashed."""
     file, uri = transfer.file, destination.uri_of(transfer.file.name)
     with _typed_errors(uri, settings, destination.bucket):
-        transfer.future.result()
+        try:
+            transfer.future.result()
+        except ClientError:  # the store may have found that the bytes are not those that were hashed
+            _check_unchanged(transfer, uri)
+            raise
         head = client.head_object(Bucket=destination.bucket, Key=object_key(destination, file.name))
-    facts = file.path.stat()
-    if (facts.st_size, facts.st_mtime_ns) != (transfer.facts.st_size, transfer.facts.st_mtime_ns):
-        raise FileChanged(
-            f"{file.path} was changed while it was uploaded to {uri}.",
-            remedy="Push again once nothing writes to the folder.",
-        )
+    _check_unchanged(transfer, uri)
     if head["ContentLength"] != file.size_bytes:
         raise Truncated(
             uri,
             f"{file.size_bytes:,} bytes were uploaded, but the store holds {head['ContentLength']:,}.",
             remedy="Push again.",
+        )
+
+
+def _check_unchanged(transfer: _Transfer, uri: str) -> None:
+    facts = transfer.file.path.stat()
+    if (facts.st_size, facts.st_mtime_ns) != (transfer.facts.st_size, transfer.facts.st_mtime_ns):
+        raise FileChanged(
+            f"{transfer.file.path} was changed while it was uploaded to {uri}.",
+            remedy="Push again once nothing writes to the folder.",
         )
 
 

@@ -60,7 +60,8 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         "--max-queued-requests 4 --max-prefill-tokens 128 --disable-radix-cache --enable-priority-scheduling "
         "--enable-deterministic-inference --enable-cache-report --schedule-policy fcfs "
         "--page-size 8 --random-seed 7 --shutdown-timeout 2.5 --max-body-size 1M --port 0 "
-        '--model-loader-extra-config \'{"concurrency": 4, "memory_limit": -1, "distributed": false}\''
+        '--model-loader-extra-config \'{"concurrency": 4, "memory_limit": -1, "distributed": false, '
+        '"verify": "require", "restart_on_change": true}\''
     )
     assert got == ServeOptions(
         engine=EngineOptions(
@@ -69,7 +70,9 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
             device="cuda",
             dtype="float16",
             load_format="dummy",
-            load_config=LoadConfig(distributed=False, concurrency=4, memory_limit=-1),
+            load_config=LoadConfig(
+                distributed=False, concurrency=4, memory_limit=-1, verify="require", restart_on_change=True
+            ),
             context_length=100,
             max_total_tokens=200,
             max_running_requests=3,
@@ -270,6 +273,10 @@ def test_the_api_key_is_not_among_what_the_engine_is_told() -> None:
         ('{"concurrency": null}', '"concurrency" must be .*, not null'),
         ('{"memory_limit": -2}', '"memory_limit" must be a whole number of at least -1, not -2'),
         ('{"distributed": 1}', '"distributed" must be true or false, not 1'),
+        ('{"verify": "always"}', '"verify" must be "auto", "require" or "off", not "always"'),
+        ('{"verify": true}', '"verify" must be "auto", "require" or "off", not true'),
+        ('{"verify": ["off"]}', '"verify" must be .*, not \\["off"\\]'),
+        ('{"restart_on_change": 1}', '"restart_on_change" must be true or false, not 1'),
     ],
 )
 def test_a_wrong_loader_config_is_refused_by_key(config: str, said: str) -> None:

@@ -181,7 +181,13 @@ def test_a_folder_that_is_not_there_is_an_error(
     assert "is not there" in error_of([tmp_path / "nowhere", f"s3://{bucket}/m"], capsys)
 
 
-@pytest.mark.parametrize("scheme", ["gs", "az", "hf", "https"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_web_server_is_not_pushed_to(model: Path, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = error_of([model, f"{scheme}://host/m"], capsys, code=2)
+    assert f"{scheme}:// can be read from, not pushed to" in shown
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "hf"])
 def test_other_stores_get_a_clear_not_yet(
     model: Path, scheme: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,3 +246,18 @@ def test_on_a_terminal_progress_is_a_bar() -> None:
 )
 def test_sizes_are_decimal(size: int, text: str) -> None:
     assert decimal_size(size) == text
+
+
+def test_a_manifest_is_made_where_it_is_asked_for(
+    model: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(model, f"s3://{bucket}/m", "--create-bucket", "--manifest", "--json") == 0
+    assert "headrace.manifest.json" in json.loads(capsys.readouterr().out)["uploaded"]
+
+
+def test_a_manifest_of_nothing_is_refused(
+    tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    said = error_of([tmp_path, f"s3://{bucket}/m", "--manifest", "--force"], capsys)
+    assert "nothing to make a manifest of" in said
