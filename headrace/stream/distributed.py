@@ -5,6 +5,7 @@ memory that the ranks share; who wants something of it copies that, and then the
 that nobody else wants is received where it belongs. Machines of one group know nothing of each other.
 """
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from headrace.stream.ranks.buffers import OwnBuffers
 from headrace.stream.ranks.declaration import declare
 from headrace.stream.ranks.deliver import deliver
 from headrace.stream.ranks.errors import PeerFailed, PeerLost
+from headrace.stream.ranks.forget import forget_locals
 from headrace.stream.ranks.group import Group, torch_group
 from headrace.stream.ranks.links import Links
 from headrace.stream.ranks.meeting import Machine, meet, told
@@ -147,6 +149,7 @@ class DistributedTransfer:
             self._share.stop()
         self._has_read = False  # every chunk that this rank took is there for the others
         self._told = False  # the others know how it ended here
+        self._final: Progress | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._links = Links(machine.links, self._received, self._lost, silence_timeout_s)
         try:
@@ -170,15 +173,16 @@ class DistributedTransfer:
             for number, work in enumerate(works)
         ]
         self._keeper = threading.Thread(target=self._keep, name="ranks-links", daemon=True)
-        for thread in (self._keeper, *self._workers):
+        for thread in (*self._workers, self._keeper):  # which waits for the others' end
             thread.start()
 
     # What the caller sees.
 
     def progress(self) -> Progress:
         """How far this rank is. Requests, retries, hedges and connections are those of its own reads."""
-        reading, ledger = self._reading.progress(), self._ledger
+        ledger = self._ledger
         with ledger.lock:
+            reading = self._final or self._reading.progress()
             ledger.retries, ledger.hedges = reading.retries, reading.hedges
             ledger.hedged_bytes, ledger.requests = reading.hedged_bytes, reading.requests
             return ledger.progress(0, reading.concurrency)
@@ -186,7 +190,8 @@ class DistributedTransfer:
     @property
     def bytes_read(self) -> int:
         """Bytes that this rank has read from the store, for itself or others."""
-        return self._reading.progress().bytes_done
+        with self._ledger.lock:
+            return (self._final or self._reading.progress()).bytes_done
 
     def finished_groups(self) -> Iterator[int]:
         """Each group's number once, as it completes; those without bytes first. Raises what ended the load."""
@@ -241,8 +246,7 @@ class DistributedTransfer:
                 if reader != self._place:
                     self._links.send(reader, Ready(number, slot))
             if self._place in readers:
-                view = self._machine.ring.view(slot, self._size(number))
-                self._arrived(number, view, self._place, slot)
+                self._arrived(number, self._place, slot)
         self._reading.wait()
         with self._ledger.lock:
             self._has_read = True
@@ -251,8 +255,7 @@ class DistributedTransfer:
     def _received(self, place: int, message: Message) -> None:
         match message:
             case Ready(number, slot):
-                view = self._machine.slots[place].view(slot, self._size(number))
-                self._arrived(number, view, place, slot)
+                self._arrived(number, place, slot)
             case Copied(slot):
                 self._free(slot, place)
             case Ended(rank, "lost", text):
@@ -269,9 +272,12 @@ class DistributedTransfer:
 
     # Copying what this rank wants.
 
-    def _arrived(self, number: int, view: memoryview, owner: int, slot: int) -> None:
-        arrival = Arrival(number, view, owner, slot, len(self._wanted[number]))
-        self._start_jobs(self._admission.arrived(arrival))
+    def _arrived(self, number: int, owner: int, slot: int) -> None:
+        slots = self._machine.ring if owner == self._place else self._machine.slots[owner]
+        view = slots.view(slot, self._size(number))
+        self._start_jobs(
+            self._admission.arrived(Arrival(number, view, owner, slot, len(self._wanted[number])))
+        )
 
     def _start_jobs(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -345,9 +351,23 @@ class DistributedTransfer:
         """Listen to the others until the end, then let go of everything."""
         self._guarded(self._links.run)
         self._reading.cancel()
+        self._guarded(self._reading.wait)
         for _ in range(_DELIVERERS):
             self._jobs.put(None)
         for thread in self._workers:
             thread.join()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give everything back, and forget every view of what lay in slots: as long as one lives, so does its ring."""
+        with self._ledger.lock:
+            self._final = self._reading.progress()
+            del self._reading
+        self._jobs = SimpleQueue()
+        self._admission = Admission((), (), None)
+        failure = self._ledger.failure
+        forget_locals(failure)
+        if failure is not None or self._final.retries:
+            gc.collect()  # errors and the frames that they passed through, which had views, refer to each other
         self._links.close()
         self._machine.close()

@@ -44,7 +44,6 @@ def run_ranks(size: int, work: Callable[[ThreadGroup], Result]) -> list["Future[
             futures[rank].set_result(work(ThreadGroup(gathering, rank)))
         except BaseException as error:  # for whoever asks for the result
             futures[rank].set_exception(error)
-            gathering.barrier.abort()
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank-{rank}") for rank in range(size)]
     for thread in threads:

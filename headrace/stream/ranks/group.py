@@ -1,5 +1,6 @@
 """A torch.distributed group, as far as ranks need one to find each other."""
 
+import sys
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError
@@ -51,12 +52,9 @@ class TorchGroup:
 
 
 def torch_group(group: Any = None) -> TorchGroup | None:
-    """The group, None where torch.distributed is not initialised or has one rank."""
-    try:
-        import torch.distributed as distributed
-    except ModuleNotFoundError:
-        return None
-    if not distributed.is_available() or not distributed.is_initialized():
+    """The group, None where torch.distributed is not initialised (then it need not be imported) or has one rank."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     found = TorchGroup(group)
     return found if found.size > 1 and found.rank >= 0 else None
