@@ -222,9 +222,8 @@ class EngineClient:
             case LoadProgress():
                 self.progress.add(message, time.monotonic())
             case ModelInfo():
-                if (
-                    self._building is not None
-                ):  # the load began anew: what was built of its files counts no more
+                # A second one: the load began anew, and what was built of the first files counts no more.
+                if self._building is not None:
                     self._building.cancel()
                 self._building = asyncio.get_running_loop().create_task(self._build(message))
             case Ready():
