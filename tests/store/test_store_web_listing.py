@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.source.cache import MetadataCache
-from headrace.source.files import choose_metadata, choose_weights
+from headrace.source.files import MANIFEST_NAME, choose_metadata, choose_weights
 from headrace.source.objects import Listing
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_range, read_whole
@@ -118,6 +118,11 @@ def test_a_single_file_is_found_by_its_usual_name(server: StaticServer, folder: 
     listing = store_of(server).list()
     (weights,) = choose_weights(listing, "here", None)
     assert weights.name == "model.safetensors"
+
+
+def test_a_manifest_of_checksums_is_found(server: StaticServer, folder: Path) -> None:
+    (folder / MANIFEST_NAME).write_text("{}")
+    assert MANIFEST_NAME in names(store_of(server).list())
 
 
 def test_a_tokenizer_alone_is_found(server: StaticServer, folder: Path) -> None:
