@@ -31,7 +31,7 @@ demo: venv
 	$(BIN)/headrace demo $(ARGS)
 
 test: venv
-	$(BIN)/python -m pytest tests $(ARGS)
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile $(ARGS)
 
 # The long run: tests marked `soak`, and the property tests with thousands of random examples instead of the fixed
 # slice (tests/profiles.py). What was found is found again with the seed that is printed: make soak SEED=...

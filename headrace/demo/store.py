@@ -275,8 +275,9 @@ def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tupl
         "volume.preStopSeconds": 0,
         "s3.config": run_dir / "s3.json",
         "s3.autoCreateBucket": "false",
-        "s3.localSocket": run_dir / "s3.sock",
-        "filer.localSocket": run_dir / "filer.sock",
+        # Relative to run_dir, where it runs: the path of a Unix socket may have 107 bytes, a TMPDIR more.
+        "s3.localSocket": "s3.sock",
+        "filer.localSocket": "filer.sock",
     }
     endpoint_url = f"http://127.0.0.1:{s3}"
     if tls:

@@ -156,7 +156,8 @@ def test_a_store_whose_starter_is_killed_ends_and_the_next_one_tidies_up(
         "print(store.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    data, temporary = tmp_path / "data", tmp_path / "tmp"
+    # Longer than the path of a Unix socket may be.
+    data, temporary = tmp_path / "data", tmp_path / ("tmp" * 30)
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     # Another store's, killed long ago on a port that is used again now, are not this one's to remove.
@@ -256,8 +257,12 @@ def test_a_signal_during_the_start_of_a_child_is_not_lost() -> None:
             start_child([sys.executable, "-c", "import signal; signal.pause()"], environment=os.environ)
     finally:
         signal.signal(signal.SIGTERM, before)
+    # Other tests' children may be gone, or waiting to be collected, by the time they are looked at.
+    shown = psutil.process_iter(["ppid", "cmdline"], ad_value=[])
     assert [
-        child for child in psutil.Process().children() if "signal.pause" in " ".join(child.cmdline())
+        child.info
+        for child in shown
+        if child.info["ppid"] == os.getpid() and "signal.pause" in " ".join(child.info["cmdline"])
     ] == []
 
 
