@@ -21,10 +21,23 @@ ALLOWED: dict[str, set[str]] = {
     "ipc": set(),
     "engine": {"models", "stream", "store", "source", "text", "ipc"},
     "server": {"source", "text", "ipc"},
-    "cli": {"source", "store", "stream", "models", "kernels", "text", "ipc", "engine", "server", "demo"},
+    "bench": {"source", "store", "stream"},
+    "cli": {
+        "source",
+        "store",
+        "stream",
+        "models",
+        "kernels",
+        "text",
+        "ipc",
+        "engine",
+        "server",
+        "demo",
+        "bench",
+    },
     "demo": {"source", "store", "stream", "models", "kernels", "text", "ipc", "engine", "server", "cli"},
 }
-TORCH_FREE = ("source", "store", "stream", "text", "ipc", "server", "cli")
+TORCH_FREE = ("source", "store", "stream", "text", "ipc", "server", "cli", "bench")
 ABOVE_ALL = {"errors", "__init__"}
 PART_OF_CLI = {"launch_server", "__main__"}
 

@@ -35,6 +35,7 @@ def prepare(scene: Scene) -> Callable[[float], Loaded]:
         assert progress is not None
         # Beside the plan's reads each object was looked up once.
         facts = {
+            "requests": progress.requests + len(names),
             "retries": progress.retries,
             "hedges": progress.hedges,
             "hedged_bytes": progress.hedged_bytes,
