@@ -26,6 +26,10 @@ class SeveralStores:
         self.items = tuple(replace(item, name=store.source.uri_of(item.name)) for store, item in objects)
         self._origins = dict(zip(self.items, objects, strict=True))
 
+    def origin(self, item: ObjectInfo) -> tuple[Store, ObjectInfo]:
+        """The store that one of `items` belongs to, and the item as that store knows it."""
+        return self._origins[item]
+
     @property
     def identity(self) -> str:
         """The identities of all, for a metadata cache that is not asked for here."""

@@ -57,19 +57,19 @@ class BlockVerifier:
 
     def __init__(
         self,
-        where: str,
+        uris: Sequence[str],
         shards: Sequence[Shard],
         expect: Callable[[int], Expected | str],
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        where: the place of the shards, for messages.
+        uris: the shards' names, for messages.
         expect: what a shard's checksums should be, or why nobody knows; asked in the worker that brings the
             shard's first chunk, which may wait for it.
         close: ends what `expect` waits for.
         """
         self._shards, self._expect, self._close = shards, expect, close
-        self._uris = [f"{where}/{shard.item.name}" for shard in shards]
+        self._uris = uris
         self._opening = [threading.Lock() for _ in shards]
         self._books: dict[int, BlockBook | str] = {}
         self._suspects: set[tuple[int, int]] = set()

@@ -1,6 +1,7 @@
 """Where a load's checksums come from: the manifest beside the weights, or what the store keeps of each object."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from headrace.source.files import MANIFEST_NAME
@@ -27,29 +28,54 @@ class NotVerifiable(StoreError):
     """Verification is required, and there is nothing to compare an object with."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Where the checksums of one place's objects come from.
+
+    Attributes:
+        expect: what the checksums of an object should be, by its number, or why nobody knows; it may wait.
+        close: ends what `expect` waits for.
+    """
+
+    expect: Callable[[int], Expected | str]
+    close: Callable[[], None] = lambda: None
+
+
 def verifier_of(
     mode: VerifyMode, store: Store, shards: Sequence[Shard], manifest: bytes | None
 ) -> BlockVerifier | None:
-    """What a transfer of these shards is proved with; None for "off".
-
-    With a manifest nothing is asked for. Without, the store is asked for the checksum of each object while the
-    first bytes are on their way, on connections of their own; `close` ends them.
+    """What a transfer of these shards is proved with; None for "off". `close` it at the end.
 
     Args:
         mode: "auto" verifies what can be verified, "require" fails where something cannot.
-        manifest: the content of MANIFEST_NAME in the shards' folder, None where there is none.
+        manifest: as find_sums.
 
     Raises:
-        BadManifest: it cannot be read, or was made for other weights.
+        BadManifest: the manifest cannot be read, or was made for other weights.
     """
     if mode == "off":
         return None
-    where = store.source.uri
     items = [shard.item for shard in shards]
+    sums = find_sums(store, items, manifest, required=mode == "require")
+    return BlockVerifier([store.source.uri_of(item.name) for item in items], shards, sums.expect, sums.close)
+
+
+def find_sums(store: Store, items: Sequence[ObjectInfo], manifest: bytes | None, *, required: bool) -> Sums:
+    """The checksums of a place's objects.
+
+    With a manifest nothing is asked for. Without, the store is asked for the checksum of each object while the
+    first bytes are on their way, on connections of their own.
+
+    Args:
+        manifest: the content of MANIFEST_NAME in the objects' folder, None where there is none.
+
+    Raises:
+        BadManifest: the manifest cannot be read, or was made for other weights.
+    """
     if manifest is not None:
-        return BlockVerifier(where, shards, _by_manifest(manifest, items, where))
+        return Sums(_by_manifest(manifest, items, store.source.uri))
     pool = ReaderPool(store, max(1, min(_AT_ONCE, len(items))))
-    return BlockVerifier(where, shards, _by_store(pool, items, required=mode == "require"), pool.abort)
+    return Sums(_by_store(pool, items, required=required), pool.abort)
 
 
 def _by_manifest(data: bytes, items: Sequence[ObjectInfo], where: str) -> Callable[[int], Expected]:

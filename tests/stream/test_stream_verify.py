@@ -16,6 +16,7 @@ from headrace.stream.verify import BlockVerifier
 from headrace.stream.verify_blocks import Expected
 
 HEADER = b'{"a":1}'
+URIS = ["s3://b/m/model.safetensors", "s3://b/m/b.safetensors"]
 
 
 def shard(data: bytes) -> Shard:
@@ -33,7 +34,7 @@ def expect(data: bytes, block_bytes: int, crc: Crc = CRC64NVME) -> Expected:
 
 
 def verifier_of(data: bytes, block_bytes: int, crc: Crc = CRC64NVME) -> BlockVerifier:
-    return BlockVerifier("s3://b/m", [shard(data)], lambda number: expect(data, block_bytes, crc))
+    return BlockVerifier(URIS, [shard(data)], lambda number: expect(data, block_bytes, crc))
 
 
 def feed(verifier: BlockVerifier, start: int, data: bytes, views: int = 1) -> None:
@@ -122,7 +123,7 @@ def test_what_is_wrong_twice_is_corrupt_with_both_checksums() -> None:
 def test_a_wrong_header_is_corrupt_at_once() -> None:
     data = an_object(b"body")
     other = data.replace(b"a", b"b")
-    verifier = BlockVerifier("s3://b/m", [shard(data)], lambda number: expect(other, 5))
+    verifier = BlockVerifier(URIS, [shard(data)], lambda number: expect(other, 5))
     with pytest.raises(Corrupt, match="Bytes 10-14 are not what"):
         feed(verifier, 15, b"body")
 
@@ -147,7 +148,7 @@ def test_almost_all_is_not_called_all() -> None:
 def test_objects_without_checksums_are_named_with_the_reason() -> None:
     data = an_object(b"body")
     other = Shard(ObjectInfo("k2", "b.safetensors", len(data), "1"), {}, HEADER)
-    none = BlockVerifier("s3://b/m", [shard(data), other], lambda number: "there is no manifest")
+    none = BlockVerifier(URIS, [shard(data), other], lambda number: "there is no manifest")
     some = BlockVerifier(
         "s3://b/m",
         [shard(data), other],
@@ -177,7 +178,7 @@ def test_a_checksum_that_does_not_come_is_the_load_s_error() -> None:
         raise Changed("s3://b/m/model.safetensors", "The object was replaced.")
 
     with pytest.raises(Changed):
-        BlockVerifier("s3://b/m", [shard(b"")], fail).received(0, 15, [memoryview(b"body")])
+        BlockVerifier(URIS, [shard(b"")], fail).received(0, 15, [memoryview(b"body")])
 
 
 def test_many_workers_prove_one_object_together() -> None:
