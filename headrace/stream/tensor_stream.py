@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from headrace.errors import HeadraceError
 from headrace.stream.indexing import Index
 from headrace.stream.memory_limit import MemoryGate, fit_chunks, limit_bytes
-from headrace.stream.memory_room import check_room, memory_room
+from headrace.stream.memory_room import WORKING_BYTES, check_room, memory_room
 from headrace.stream.opening import Opened
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, plan_reads
 from headrace.stream.progress import Progress
@@ -23,11 +23,13 @@ from headrace.stream.variables import (
     check_positive,
     read_settings,
 )
+from headrace.stream.verify_mode import VerifyMode, check_mode
 
 if TYPE_CHECKING:
     import torch
 
     from headrace.stream.distributed import DistributedTransfer, ReadOptions
+    from headrace.stream.verify import BlockVerifier, Verified
 
 # Run:ai's default: what may wait for a consumer that lags.
 DEFAULT_MEMORY_LIMIT = 40_000_000_000
@@ -49,6 +51,7 @@ class LoadOptions(TypedDict, total=False):
     chunk_bytes: int | None
     rate_limit_mb_s: float | None
     deadline_s: float | None
+    verify: VerifyMode
 
 
 class StreamOptions(LoadOptions, total=False):
@@ -80,6 +83,7 @@ class TensorStream:
         chunk_bytes: int | None = None,
         rate_limit_mb_s: float | None = None,
         deadline_s: float | None = None,
+        verify: VerifyMode = "off",
     ) -> None:
         """Select, see that there is room, and start; the connections of `opened` are taken over.
 
@@ -105,6 +109,7 @@ class TensorStream:
             limit = _check_memory(
                 self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
             )
+            self._verifier = _verifier(verify, opened)
         except BaseException:
             for reader in opened.readers:
                 reader.close()
@@ -122,6 +127,7 @@ class TensorStream:
             "concurrency": concurrency,
             "readers": opened.readers,
             "deadline_s": deadline_s,
+            "verifier": self._verifier,
         }
         self._transfer: Transfer | DistributedTransfer
         if is_distributed:
@@ -183,6 +189,10 @@ class TensorStream:
             self._transfer.wake()
         return tensor
 
+    def verified(self) -> "Verified | None":
+        """How much is proved so far; None where verification is off."""
+        return self._verifier.summary() if self._verifier is not None else None
+
     def progress(self) -> Progress:
         """How far the reading is."""
         return self._transfer.progress()
@@ -193,7 +203,18 @@ class TensorStream:
         # What ended it was raised to whoever took tensors; who leaves early does not want to know.
         with contextlib.suppress(Cancelled, HeadraceError):
             self._transfer.wait()
+        if self._verifier is not None:
+            self._verifier.close()
         self._memory.drop()
+
+
+def _verifier(mode: VerifyMode, opened: Opened) -> "BlockVerifier | None":
+    check_mode(mode)
+    if mode == "off":
+        return None
+    from headrace.stream.verify_opened import verify_opened
+
+    return verify_opened(mode, opened)
 
 
 def _check_memory(
@@ -203,14 +224,17 @@ def _check_memory(
     origin = "memory_limit" if given is not None else MEMORY_LIMIT
     wanted = check_least(given, -1, origin)
     wanted = from_variable if wanted is None else wanted
+    room = memory_room()
     total = selection.size_bytes
     if wanted is None:
         largest = max((tensor.size_bytes for tensor in selection.tensors), default=0)
-        limit: int | None = max(DEFAULT_MEMORY_LIMIT, largest)
+        spare = (room.size_bytes - WORKING_BYTES) // 2
+        # What goes on to another device only passes through: that it takes no more than it has to is ours to see to.
+        limit: int | None = max(largest, min(DEFAULT_MEMORY_LIMIT, spare if device != "cpu" else total))
     else:
         limit = limit_bytes(wanted, selection, origin)
     # On another device, and where the caller says how much may wait, tensors do not pile up here.
     passing = device != "cpu" or (wanted is not None and not keeps_all)
     needed = total if limit is None or not passing else min(limit, total)
-    check_room(needed, f"{len(selection.tensors):,} tensors", memory_room(), _ROOM_REMEDY)
+    check_room(needed, f"{len(selection.tensors):,} tensors", room, _ROOM_REMEDY)
     return limit if limit is not None and limit < total else None  # what holds all needs no gate
