@@ -19,11 +19,11 @@ struct FloatProducts {
     static constexpr int kAtOnce = kLanes == 16 ? 6 : 3;
     static constexpr int kAcross = 4;
     static constexpr int kRows = 4 * kAtOnce;
+    static constexpr int kWidth = kAcross * kLanes;  // columns that are multiplied at once lie together
     static constexpr auto& kPrecision = kFine;
 
     static int padded(int head_dim) {
-        const int width = kAcross * kLanes;
-        return (head_dim + width - 1) / width * width;
+        return (head_dim + kWidth - 1) / kWidth * kWidth;
     }
 
     static HEADRACE_INLINE Vector load_some(const Type* from, int at, int head_dim) {
@@ -37,33 +37,35 @@ struct FloatProducts {
         for (int at = 0; at < padded; at += kLanes) store(to + at, load_some(from, at, head_dim));
     }
 
-    // [padded, kTile]
+    // [kTile / kWidth, padded, kWidth]
     static void pack_keys(float* to, const Type* const* rows, int head_dim, int padded) {
         for (int key = 0; key < kTile; key += kLanes) {
+            float* const panel = to + key / kWidth * kWidth * padded + key % kWidth;
             for (int at = 0; at < padded; at += kLanes) {
                 Vector square[kLanes];
 #pragma GCC unroll 16
                 for (int row = 0; row < kLanes; ++row) square[row] = load_some(rows[key + row], at, head_dim);
                 transpose(square);
 #pragma GCC unroll 16
-                for (int row = 0; row < kLanes; ++row) store(to + (at + row) * kTile + key, square[row]);
+                for (int row = 0; row < kLanes; ++row) store(panel + (at + row) * kWidth, square[row]);
             }
         }
     }
 
-    // [kTile, padded]
+    // [padded / kWidth, kTile, kWidth]
     static void pack_values(float* to, const Type* const* rows, int head_dim, int padded) {
         for (int key = 0; key < kTile; ++key) {
             for (int at = 0; at < padded; at += kLanes) {
-                store(to + key * padded + at, load_some(rows[key], at, head_dim));
+                float* const panel = to + at / kWidth * kWidth * kTile + at % kWidth;
+                store(panel + key * kWidth, load_some(rows[key], at, head_dim));
             }
         }
     }
 
-    // to[rows][kAcross · kLanes] (+)= from[rows][depth] · by[depth][kAcross · kLanes], summed in order.
+    // to[rows][kWidth] (+)= from[rows][depth] · by[depth][kWidth], summed in order.
     template <int kCount, bool kAdd>
     static HEADRACE_INLINE void multiply(float* to, int to_stride, const float* from, int from_stride, const float* by,
-                                         int by_stride, int depth) {
+                                         int depth) {
         Vector sums[kCount][kAcross];
 #pragma GCC unroll 6
         for (int row = 0; row < kCount; ++row) {
@@ -75,7 +77,7 @@ struct FloatProducts {
         for (int step = 0; step < depth; ++step) {
             Vector factors[kAcross];
 #pragma GCC unroll 4
-            for (int at = 0; at < kAcross; ++at) factors[at] = load(by + step * by_stride + at * kLanes);
+            for (int at = 0; at < kAcross; ++at) factors[at] = load(by + step * kWidth + at * kLanes);
 #pragma GCC unroll 6
             for (int row = 0; row < kCount; ++row) {
                 const Vector factor = all(from[row * from_stride + step]);
@@ -91,24 +93,23 @@ struct FloatProducts {
     }
 
     template <bool kAdd>
-    static void multiply_rows(float* to, int to_stride, const float* from, int from_stride, const float* by,
-                              int by_stride, int depth, int rows) {
+    static void multiply_rows(float* to, int to_stride, const float* from, int from_stride, const float* by, int depth,
+                              int rows) {
         int row = 0;
         for (; row + kAtOnce <= rows; row += kAtOnce) {
-            multiply<kAtOnce, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, by_stride,
-                                    depth);
+            multiply<kAtOnce, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, depth);
         }
         for (; row + 3 <= rows; row += 3) {
-            multiply<3, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, by_stride, depth);
+            multiply<3, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, depth);
         }
         for (; row < rows; ++row) {
-            multiply<1, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, by_stride, depth);
+            multiply<1, kAdd>(to + row * to_stride, to_stride, from + row * from_stride, from_stride, by, depth);
         }
     }
 
     static void scores(float* to, const float* query, const float* keys, int rows, int padded, int tile_keys) {
-        for (int at = 0; at < tile_keys; at += kAcross * kLanes) {
-            multiply_rows<false>(to + at, kTile, query, padded, keys + at, kTile, padded, rows);
+        for (int at = 0; at < tile_keys; at += kWidth) {
+            multiply_rows<false>(to + at, kTile, query, padded, keys + at * padded, padded, rows);
         }
     }
 
@@ -118,8 +119,8 @@ struct FloatProducts {
     }
 
     static void add(float* sums, const float* weights, const float* values, int rows, int padded, int tile_keys) {
-        for (int at = 0; at < padded; at += kAcross * kLanes) {
-            multiply_rows<true>(sums + at, padded, weights, kTile, values + at, padded, tile_keys, rows);
+        for (int at = 0; at < padded; at += kWidth) {
+            multiply_rows<true>(sums + at, padded, weights, kTile, values + at * kTile, tile_keys, rows);
         }
     }
 

@@ -28,7 +28,8 @@ struct BFloat16 {
     uint16_t bits;
 };
 
-HEADRACE_INLINE Vector all(float value) { return Vector{} + value; }
+// (Adding to 0 instead would be computed: it is not the same for -0.)
+HEADRACE_INLINE Vector all(float value) { return value - Vector{}; }
 
 HEADRACE_INLINE Vector load(const float* from) {
     Vector vector;

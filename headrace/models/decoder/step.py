@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from headrace.kernels.native.parts import follow_torch
 from headrace.kernels.native_attention import (
     NativeContext,
     Span,
@@ -64,7 +65,10 @@ def prepare_step(
     longest = max([span.context_slots.shape[0] for span in batch.prefills], default=0)
     longest = max(longest, batch.decode_slots.shape[1])
     way = fastest_way(cos.dtype, cos.device)
-    spans = [] if way is None else _spans(batch)
+    spans: list[Span] = []
+    if way is not None:
+        follow_torch()
+        spans = _spans(batch)
     made: dict[int | None, AttentionContext] = {}
     attention: dict[int | None, AttentionContext] = {}
     for window in windows:
