@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from headrace.errors import HeadraceError
 from headrace.stream.header import Shard
-from headrace.stream.opening import open_model
+from headrace.stream.opening import open_model, versions_of
 from headrace.stream.tensor_stream import LoadOptions, TensorStream
 from headrace.stream.tensors import Framework
 
@@ -18,6 +18,10 @@ class TensorTwice(HeadraceError):
     """Two files hold a tensor of the same name."""
 
 
+class CannotRestart(HeadraceError):
+    """A load that cannot begin anew by itself was asked to."""
+
+
 @overload
 def load_file(
     path: str | os.PathLike[str],
@@ -26,6 +30,7 @@ def load_file(
     s3_credentials: object | None = None,
     is_distributed: bool = False,
     framework: Literal["numpy"],
+    restart_on_change: bool = False,
     **options: Unpack[LoadOptions],
 ) -> "dict[str, npt.NDArray[Any]]": ...
 @overload
@@ -36,6 +41,7 @@ def load_file(
     s3_credentials: object | None = None,
     is_distributed: bool = False,
     framework: Literal["pt"] = "pt",
+    restart_on_change: bool = False,
     **options: Unpack[LoadOptions],
 ) -> "dict[str, torch.Tensor]": ...
 def load_file(
@@ -45,6 +51,7 @@ def load_file(
     s3_credentials: object | None = None,
     is_distributed: bool = False,
     framework: Framework = "pt",
+    restart_on_change: bool = False,
     **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
     """Load one safetensors object, or the weights of a folder as its index (or its set of shards) names them.
@@ -52,6 +59,8 @@ def load_file(
     Args:
         path: s3://, http(s)://, file:// or a local path; what ends in .safetensors is one object, everything
             else a folder.
+        restart_on_change: load again, from a new listing, where an object is replaced meanwhile, once the place has
+            come to rest; not for a load that ranks share.
         device, is_distributed, framework, options: as SafetensorsStreamer.stream_files.
 
     Returns:
@@ -59,9 +68,35 @@ def load_file(
 
     Raises:
         TensorTwice: two files hold the same name.
+        CannotRestart: restart_on_change and is_distributed.
         HeadraceError: of every kind that names, stores, headers, the selection or a lack of memory cause.
     """
-    opened = open_model(os.fspath(path), s3_credentials)
+    name = os.fspath(path)
+
+    def load() -> dict[str, Any]:
+        return _load(name, device, s3_credentials, is_distributed, framework, options)
+
+    if not restart_on_change:
+        return load()
+    if is_distributed:
+        raise CannotRestart(
+            "restart_on_change with is_distributed: ranks that begin anew by themselves could load two versions.",
+            remedy="Leave restart_on_change away, and load again on all ranks where it fails with Changed.",
+        )
+    from headrace.stream.restart import load_through_changes
+
+    return load_through_changes(load, lambda: versions_of(name, s3_credentials))
+
+
+def _load(
+    path: str,
+    device: "str | torch.device",
+    s3_credentials: object | None,
+    is_distributed: bool,
+    framework: Framework,
+    options: LoadOptions,
+) -> dict[str, Any]:
+    opened = open_model(path, s3_credentials)
     refuse_twins(opened.shards)
     stream = TensorStream(
         opened, device, keeps_all=True, is_distributed=is_distributed, framework=framework, **options

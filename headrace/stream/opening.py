@@ -119,6 +119,14 @@ def open_model(path: str, credentials: object | None) -> Opened:
     return Opened(store, shards, tuple(pool.take_readers()))
 
 
+def versions_of(path: str, credentials: object | None) -> object:
+    """What is there now under a name that open_model takes, to be compared. Raises StoreError."""
+    if path.partition("?")[0].lower().endswith(SAFETENSORS_SUFFIX):
+        source, name = parse_object(path)
+        return Places(credentials).open(source).look_up(name, 8).item
+    return list_model(Places(credentials).open(parse_source(path)))
+
+
 def _open_weights(store: Store, listing: Listing, pool: ReaderPool) -> tuple[Shard, ...]:
     where = store.source.uri
     index_item = listing.find(INDEX_NAME)

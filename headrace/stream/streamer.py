@@ -12,9 +12,12 @@ from headrace.stream.progress import Progress
 from headrace.stream.select import SelectedTensor, TensorParallel
 from headrace.stream.tensor_stream import StreamOptions, TensorStream
 from headrace.stream.tensors import Framework
+from headrace.stream.verify_mode import VerifyMode
 
 if TYPE_CHECKING:
     import torch
+
+    from headrace.stream.verify import Verified
 
 
 class StreamerMisused(HeadraceError):
@@ -69,6 +72,7 @@ class SafetensorsStreamer:
         chunk_bytes: int | None = None,
         rate_limit_mb_s: float | None = None,
         deadline_s: float | None = None,
+        verify: VerifyMode = "off",
     ) -> None:
         """Prove the headers and start reading; returns while the bytes are on their way.
 
@@ -89,6 +93,8 @@ class SafetensorsStreamer:
             chunk_bytes: bytes of one read; None takes RUNAI_STREAMER_CHUNK_BYTESIZE, or 8 MiB.
             rate_limit_mb_s: 10^6 bytes a second at the most.
             deadline_s: seconds that the whole load may take.
+            verify: "auto" compares what arrives with a manifest beside the files, or with the CRC that the store keeps;
+                "require" fails where a file has neither. See `verified`.
 
         Raises:
             StreamerMisused: tensors of an earlier call were not taken, or the streamer is closed.
@@ -116,6 +122,7 @@ class SafetensorsStreamer:
             chunk_bytes=chunk_bytes,
             rate_limit_mb_s=rate_limit_mb_s,
             deadline_s=deadline_s,
+            verify=verify,
         )
         self.files_to_tensors_metadata = {number: [] for number in range(len(opened.shards))}
         for tensor in self._stream.selection.tensors:
@@ -150,6 +157,10 @@ class SafetensorsStreamer:
     def progress(self) -> Progress | None:
         """How far the reading is; None where nothing was asked for."""
         return self._stream.progress() if self._stream is not None else None
+
+    def verified(self) -> "Verified | None":
+        """How much is proved so far; None where nothing is to be verified."""
+        return self._stream.verified() if self._stream is not None else None
 
     def close(self) -> None:
         """End all threads and connections. Tensors that were taken stay."""

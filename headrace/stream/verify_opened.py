@@ -13,7 +13,8 @@ from headrace.stream.retry import persistently
 from headrace.stream.several_stores import SeveralStores
 from headrace.stream.verify import BlockVerifier
 from headrace.stream.verify_blocks import Expected
-from headrace.stream.verify_sums import Sums, VerifyMode, find_sums
+from headrace.stream.verify_mode import VerifyMode
+from headrace.stream.verify_sums import Sums, find_sums
 
 _FIRST_BYTES = 1 << 20
 

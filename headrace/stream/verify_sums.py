@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import ObjectSums, parse_manifest, sums_of
@@ -15,8 +14,8 @@ from headrace.stream.header import Shard
 from headrace.stream.headers import ReaderPool
 from headrace.stream.verify import BlockVerifier
 from headrace.stream.verify_blocks import Expected
+from headrace.stream.verify_mode import VerifyMode
 
-VerifyMode = Literal["auto", "require", "off"]
 _AT_ONCE = 4
 _WAYS = (
     "`headrace push --manifest` writes a manifest beside the weights; stores of AWS keep a CRC of the whole object, "

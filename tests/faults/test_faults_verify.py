@@ -15,7 +15,8 @@ from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer import Transfer
 from headrace.stream.verify import BlockVerifier
-from headrace.stream.verify_sums import NotVerifiable, VerifyMode, verifier_of
+from headrace.stream.verify_mode import VerifyMode
+from headrace.stream.verify_sums import NotVerifiable, verifier_of
 from tests.faults import server as faults
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import Behaviour, Exchange, FaultServer, Stored, fault_server
