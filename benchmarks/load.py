@@ -31,6 +31,7 @@ from servers import Serving, nanio, nginx
 
 from headrace.cli.interrupts import sigterm_as_interrupt
 from headrace.cli.main import guarded
+from headrace.demo.child import end_child, start_child
 from headrace.errors import HeadraceError
 from headrace.source.cache import cache_root
 
@@ -122,11 +123,15 @@ def _measure(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
         if place.access_log is not None:
             command += ["--access-log", str(place.access_log)]
         # Its progress goes to stderr, which is ours.
-        done = subprocess.run(command, env=place.environ, stdout=subprocess.PIPE, text=True, check=False)
-    *lines, last = done.stdout.splitlines() or [""]
+        process = start_child(command, environment=place.environ, stdout=subprocess.PIPE)
+        try:
+            output, _ = process.communicate()
+        finally:
+            end_child(process)
+    *lines, last = output.decode().splitlines() or [""]
     print("\n".join(lines), flush=True)
-    if done.returncode != 0:
-        raise HeadraceError(f"`headrace bench load` ended with status {done.returncode}.")
+    if process.returncode != 0:
+        raise HeadraceError(f"`headrace bench load` ended with status {process.returncode}.")
     report: dict[str, Any] = json.loads(last)
     return report
 

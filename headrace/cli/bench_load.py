@@ -71,7 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--wire-connections",
         metavar="N",
         type=values.integer(1, 256),
-        help="connections of the bare loop (default: 2, 4 or 8, whichever is fastest at first)",
+        help="connections of the bare loop (default: 2, 4 or 8, whichever is fastest before)",
     )
     parser.add_argument(
         "--access-log",
@@ -91,15 +91,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure; the exit code. Raises HeadraceError."""
     from headrace.bench.target import find_target
+    from headrace.cli.interrupts import sigterm_as_interrupt
 
     python = peers_python(args.peers_python)
     if args.access_log is not None and not args.access_log.is_file():
         raise HeadraceError(f"There is no file {args.access_log}.", remedy="Check --access-log.")
-    target = find_target(args.uri)
-    contestants, versions, absent = _gather(target, args, python)
-    for missing in absent:
-        _say(f"{missing.name} is not measured: {missing.why}.")
-    measured = _measure(contestants, target, args)
+    with sigterm_as_interrupt():  # the loader that runs is ended too
+        target = find_target(args.uri)
+        contestants, versions, absent = _gather(target, args, python)
+        for missing in absent:
+            _say(f"{missing.name} is not measured: {missing.why}.")
+        measured = _measure(contestants, target, args)
     report = _report(args.uri, target, contestants, measured, versions, absent)
     for line in _lines(report, measured, target.scene.size_bytes):
         print(line)
