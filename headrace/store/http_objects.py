@@ -1,8 +1,8 @@
 """Plain objects of a web server: pinned, ranged reads over http:// and https://, and a folder without a listing."""
 
 import logging
-from collections.abc import Mapping
-from urllib.parse import quote
+from collections.abc import Mapping, MutableMapping
+from urllib.parse import quote, urlsplit
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
@@ -36,7 +36,7 @@ class HttpStore:
         self.stall_timeout_s = stall_timeout_s
         self._spares: Spares[HttpReader] = Spares()
         self._prefixes: dict[str, Found] = {}
-        if settings.token and source.scheme == "http" and not is_loopback(source.bucket.partition(":")[0]):
+        if settings.token and source.scheme == "http" and not is_loopback(_host_of(source)):
             _logger.warning("%s: the token in %s is sent unencrypted.", source.uri, TOKEN_VARIABLE)
 
     @property
@@ -87,9 +87,9 @@ class HttpReader:
         source: ModelSource,
         settings: WebSettings,
         stall_timeout_s: float,
-        prefixes: Mapping[str, Found],
+        prefixes: MutableMapping[str, Found],
     ) -> None:
-        """Args: prefixes: by key, first bytes that are known already."""
+        """Args: prefixes: by key, first bytes that are known already, each to be taken once."""
         self._source, self._settings, self._prefixes = source, settings, prefixes
         self._home = f"{source.scheme}://{source.bucket}"
         self._connection = WebConnection(settings, self._home, stall_timeout_s)
@@ -150,6 +150,7 @@ class HttpReader:
             at = start + target.received
             view[:] = known.prefix[at : at + len(view)]
             target.received += len(view)
+        self._prefixes.pop(item.key, None)  # once is enough: they would add up with the shards
 
     def _get(self, key: str, headers: Mapping[str, str], uri: str) -> Answer:
         own = WebAddress(self._source.scheme, self._source.bucket, key, self._source.query)
@@ -175,6 +176,10 @@ class HttpReader:
     def close(self) -> None:
         """See Reader.close."""
         self._connection.close()
+
+
+def _host_of(source: ModelSource) -> str:
+    return urlsplit(source.uri).hostname or ""
 
 
 def _refuse_page(answer: Answer, name: str, uri: str) -> None:

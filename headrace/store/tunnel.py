@@ -31,7 +31,10 @@ def open_tunnel(connection: socket.socket, endpoint: Endpoint, proxy: Proxy) -> 
         event = parser.next_event()
         while event is h11.NEED_DATA or isinstance(event, h11.InformationalResponse):
             if event is h11.NEED_DATA:
-                parser.receive_data(connection.recv(1 << 14))
+                data = connection.recv(1 << 14)
+                if not data:
+                    raise ConnectionResetError("it closed the connection")
+                parser.receive_data(data)
             event = parser.next_event()
     except h11.RemoteProtocolError as error:
         raise BadEndpoint(
@@ -44,8 +47,7 @@ def open_tunnel(connection: socket.socket, endpoint: Endpoint, proxy: Proxy) -> 
         raise Unreachable(
             endpoint.url, f"The proxy {proxy.url} does not answer: {cause}.", remedy=proxy.remedy
         ) from None
-    if not isinstance(event, h11.Response):
-        raise Unreachable(endpoint.url, f"The proxy {proxy.url} closed the connection.", remedy=proxy.remedy)
+    assert isinstance(event, h11.Response)
     if not 200 <= event.status_code < 300:
         raise refusal(endpoint, proxy, event.status_code)
 

@@ -23,6 +23,7 @@ _SIDE_BY_SIDE = 8
 # A header of a shard is wanted next; of a small file, nothing where it is in the cache.
 _WEIGHTS_FIRST_BYTES = 256 << 10
 _METADATA_FIRST_BYTES = 16 << 10
+_MOST_FIRST_BYTES = 64 << 20  # of all shards together, since they are kept until they are wanted
 # The index first: what it names is looked up after it.
 _NAMES = (
     INDEX_NAME,
@@ -45,8 +46,12 @@ def list_by_looking_up(store: Store) -> tuple[Found, ...]:
     """
     where = store.source.uri
 
+    shards: list[str] = []
+
     def look_up(name: str) -> tuple[Found | AccessDenied | None, Iterable[str]]:
-        first_bytes = _WEIGHTS_FIRST_BYTES if ".safetensors" in name else _METADATA_FIRST_BYTES
+        first_bytes = _METADATA_FIRST_BYTES
+        if ".safetensors" in name:
+            first_bytes = min(_WEIGHTS_FIRST_BYTES, _MOST_FIRST_BYTES // max(1, len(shards)))
         try:
             found = store.look_up(name, first_bytes)
         except NotFound:
@@ -56,7 +61,8 @@ def list_by_looking_up(store: Store) -> tuple[Found, ...]:
         if name != INDEX_NAME or found.item.size_bytes > MAX_METADATA_BYTES:
             return found, ()
         whole = Found(found.item, _whole(store, found))
-        return whole, shards_of(whole.prefix, where)
+        shards.extend(shards_of(whole.prefix, where))
+        return whole, shards
 
     results = _spread(look_up, _NAMES)
     found = tuple(result for result in results if isinstance(result, Found))

@@ -55,6 +55,11 @@ class ForwardProxy:
             thread.start()
 
     def _serve(self, client: socket.socket) -> None:
+        self._answer(client)
+        with suppress(OSError):  # the client was first
+            client.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, client: socket.socket) -> None:
         with suppress(ConnectionError):
             while (head := _read_head(client)) is not None:
                 first, *lines = head.decode("latin-1").split("\r\n")

@@ -1,6 +1,7 @@
 """A model's folder on a web server, which has no listing: the names that a model can have are looked up."""
 
 import json
+import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,35 @@ def test_the_cache_knows_the_folder_by_its_address_without_more(server: StaticSe
     cache.write(files)
     again = choose_metadata(store_of(server).list(), "here")
     assert MetadataCache.of(store_of(server).identity, again.metadata).read() == files
+
+
+def test_what_was_brought_is_given_back_once_it_was_taken(server: StaticServer) -> None:
+    store = store_of(server)
+    shard = store.list().find(SHARDS[0])
+    assert shard is not None
+    reader = store.open_reader()
+    before = len(server.asked)
+    for _ in range(2):
+        assert read_range(reader, shard, 0, 1_000) == DATA[:1_000]
+    assert len(server.asked) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("address", "warns"),
+    [
+        ("http://models.example/m", True),
+        ("https://models.example/m", False),
+        ("http://127.0.0.1:9/m", False),
+        ("http://[::1]:9/m", False),
+    ],
+)
+def test_a_token_that_travels_in_the_open_is_warned_of(
+    address: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        HttpStore(parse_source(address), resolve_web_settings({"HEADRACE_HTTP_TOKEN": "open-sesame"}))
+    assert ("sent unencrypted" in caplog.text) == warns
+    assert "open-sesame" not in caplog.text
 
 
 def test_a_web_servers_store_is_found_by_its_source(server: StaticServer) -> None:
