@@ -15,7 +15,7 @@ class Object:
         size_bytes: its size.
         path: the file, or "".
         url: where a plain GET finds it (signed for a bucket), or "" for a file.
-        s3_uri: as clients that know nothing but S3 must call it, or "" for a file.
+        s3_uri: as clients that know nothing but S3 must call it; "" for a file, or where there is no such name.
     """
 
     uri: str

@@ -85,7 +85,8 @@ def _in_bucket(bucket: str, key: str, size_bytes: int, settings: "S3Settings") -
 
 def _on_the_web(url: str, size_bytes: int) -> Object:
     """The first folder of the path is the bucket for those who need one: its requests for a path are the same."""
-    return Object(url, size_bytes, url=url, s3_uri=f"s3:/{unquote(urlsplit(url).path)}")
+    path = unquote(urlsplit(url).path)
+    return Object(url, size_bytes, url=url, s3_uri=f"s3:/{path}" if path.count("/") > 1 else "")
 
 
 def _aws_variables(settings: "S3Settings", scene: Scene) -> dict[str, str]:

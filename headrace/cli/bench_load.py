@@ -151,10 +151,9 @@ def _gather(
     absent = []
     for name in args.vs:
         loader, installed_by = PEERS[name]
-        if (name == "aws" and target.kind == "file") or (name == "safetensors" and target.kind != "file"):
-            absent.append(
-                Absent(name, "it reads buckets only" if name == "aws" else "it reads local files only")
-            )
+        unfit = _unfit(name, target)
+        if unfit:
+            absent.append(Absent(name, unfit))
             continue
         peer = Contestant(name, scene_for(target, loader), python, own | dict(target.peer_environ))
         answer = probe(peer)
@@ -165,6 +164,17 @@ def _gather(
             found.append(peer)
             versions[name] = answer
     return found, versions, absent
+
+
+def _unfit(name: str, target: "Target") -> str:
+    """Why a peer cannot read from this place; "" if it can."""
+    if name == "safetensors" and target.kind != "file":
+        return "it reads local files only"
+    if name == "aws" and target.kind == "file":
+        return "it reads buckets only"
+    if name in ("aws", "runai") and target.kind == "web" and not all(o.s3_uri for o in target.scene.objects):
+        return "it reads buckets only, and the URL has no folder that could be taken for one"
+    return ""
 
 
 def _present(answer: "dict[str, str] | Absent") -> dict[str, str]:
