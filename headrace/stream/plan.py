@@ -93,7 +93,7 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
             continue
         unit = unit_bytes(placement)
         while at < end:
-            room = chunk_bytes - (at - begin)
+            room = max(chunk_bytes - (at - begin), 0)
             room -= room % unit
             if room == 0 and pieces:
                 chunks.append(_chunk(pieces))

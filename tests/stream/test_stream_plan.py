@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.stream.header import DTYPE_BITS
-from headrace.stream.plan import Placement, plan_reads
+from headrace.stream.plan import Chunk, Columns, Placement, placed_bytes, plan_reads, split, unit_bytes
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(120))
@@ -135,6 +135,74 @@ def test_neighbours_are_read_together() -> None:
 def test_a_tensor_larger_than_a_chunk_is_cut() -> None:
     plan = plan_reads([Placement(0, 8, 58, 0, 0, "U8", "U8")], 20)
     assert [(chunk.start, chunk.end) for chunk in plan.chunks] == [(8, 28), (28, 48), (48, 58)]
+
+
+@st.composite
+def placements_with_columns(draw: st.DrawFn) -> list[Placement]:
+    """Rows of which some columns are kept, between plain tensors, in two buffers."""
+    ends = {0: 0, 1: 0}
+    result: list[Placement] = []
+    at = 8
+    for _ in range(draw(st.integers(0, 8))):
+        source_dtype, dtype = draw(st.sampled_from(FLOATS)), draw(st.sampled_from(FLOATS))
+        row, rows = draw(st.integers(1, 30)), draw(st.integers(0, 12))
+        columns = None
+        if draw(st.booleans()):
+            first = draw(st.integers(0, row - 1))
+            last = draw(st.integers(first + 1, row))
+            columns = Columns(*(n * item_bytes(source_dtype) for n in (row, first, last)))
+        buffer = draw(st.integers(0, 1))
+        end = at + rows * row * item_bytes(source_dtype)
+        group = draw(st.integers(0, 3))
+        wanted = Placement(0, at, end, ends[buffer], group, source_dtype, dtype, buffer, columns)
+        ends[buffer] += placed_bytes(wanted)
+        result.append(wanted)
+        at = end
+    return result
+
+
+def check_pieces(chunks: tuple[Chunk, ...] | list[Chunk], wanted: list[Placement]) -> None:
+    """Each placement is cut into whole units that follow each other in the object and where they go."""
+    pieces = [piece for chunk in chunks for piece in chunk.pieces]
+    for placement in wanted:
+        at, destination = placement.start, placement.destination
+        mine = [piece for piece in pieces if placement.start <= piece.start < placement.end]
+        for piece in sorted(mine, key=lambda piece: piece.start):
+            assert (piece.start, piece.destination) == (at, destination)
+            assert (piece.buffer, piece.columns, piece.dtype) == (
+                placement.buffer,
+                placement.columns,
+                placement.dtype,
+            )
+            assert (piece.end - piece.start) % unit_bytes(piece) == 0
+            at, destination = piece.end, destination + placed_bytes(piece)
+        assert at == placement.end
+        assert destination == placement.destination + placed_bytes(placement)
+
+
+@SEEDED
+@given(placements_with_columns(), CHUNK_BYTES)
+def test_placements_with_columns_are_cut_at_whole_rows(wanted: list[Placement], chunk_bytes: int) -> None:
+    chunks = plan_reads(wanted, chunk_bytes).chunks
+    check_pieces(chunks, wanted)
+    longest_row = max([unit_bytes(each) for each in wanted], default=0)
+    assert all(chunk.end - chunk.start <= max(chunk_bytes, longest_row) for chunk in chunks)
+
+
+@SEEDED
+@given(placements_with_columns(), CHUNK_BYTES, st.integers(1, 200))
+def test_a_chunk_that_is_split_is_the_same_work_in_two(
+    wanted: list[Placement], chunk_bytes: int, first_bytes: int
+) -> None:
+    halves: list[Chunk] = []
+    for chunk in plan_reads(wanted, chunk_bytes).chunks:
+        first, rest = split(chunk, first_bytes)
+        assert first.start == chunk.start
+        assert (rest.end if rest else first.end) == chunk.end
+        assert rest is None or rest.start == first.end
+        assert first.end - first.start <= max(first_bytes, unit_bytes(chunk.pieces[0]))
+        halves += [first, rest] if rest else [first]
+    check_pieces(halves, wanted)
 
 
 def test_no_placements_make_no_reads() -> None:
