@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No instance metadata, no settings of the developer's own AWS account, no cache of theirs."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("AWS_", "HEADRACE_"))]:
+        for name in [name for name in os.environ if name.startswith(("AWS_", "HEADRACE_", "RUNAI_"))]:
             patch.delenv(name)
         nowhere = tmp_path_factory.mktemp("no-aws-files")
         patch.setenv("AWS_CONFIG_FILE", str(nowhere / "config"))

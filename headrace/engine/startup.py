@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, open_checkpoint
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
+from headrace.engine.load_settings import load_settings
 from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
 from headrace.engine.timeline import Timeline
 from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
@@ -21,9 +22,10 @@ from headrace.source.uri import parse_source
 from headrace.store.base import open_store
 from headrace.stream.arena import Arena
 from headrace.stream.headers import list_model
-from headrace.stream.plan import ReadPlan, plan_reads
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
 from headrace.stream.staging import DEFAULT_STAGING_BYTES
 from headrace.stream.transfer import Transfer
+from headrace.stream.variables import StreamSettings
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
@@ -115,6 +117,7 @@ def _report_until(stop: threading.Event, report: _Report) -> None:
 
 
 def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple["Engine", Ready]:
+    settings = load_settings(options.load_config)
     checkpoint = open_checkpoint(options, timeline)
     # Random weights have no file that could hold a head of its own.
     held = [name for shard in checkpoint.shards for name in shard.tensors] or None
@@ -135,9 +138,9 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         )
     memory = _plan_memory(options, config, arena_plan, context_length, device_name)
     arena = Arena(arena_plan.size_bytes)
-    read_plan = plan_reads(placements)
+    read_plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
     verifier = None if dummy else _verifier(options, checkpoint)
-    transfer = _start_transfer(options, checkpoint, read_plan, arena, verifier)
+    transfer = _start_transfer(settings, checkpoint, read_plan, arena, verifier)
     report.transfer, report.phase = transfer, "streaming weights"
     transfer_start = timeline.now()
 
@@ -273,19 +276,19 @@ def _verifier(options: EngineOptions, checkpoint: Checkpoint) -> "BlockVerifier 
 
 
 def _start_transfer(
-    options: EngineOptions,
+    settings: StreamSettings,
     checkpoint: Checkpoint,
     plan: ReadPlan,
     arena: Arena,
     verifier: "BlockVerifier | None",
 ) -> Transfer:
-    limit = options.load_config.memory_limit
+    limit = settings.memory_limit
     return Transfer(
         plan,
         [shard.item for shard in checkpoint.shards],
         checkpoint.store,
         arena.view,
-        concurrency=options.load_config.concurrency,
+        concurrency=settings.concurrency,
         readers=checkpoint.pool.take_readers(),
         verifier=verifier,
         staging_bytes=DEFAULT_STAGING_BYTES if limit is None else limit if limit >= 0 else None,
