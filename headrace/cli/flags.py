@@ -96,8 +96,9 @@ def _add_loading_flags(group: argparse._ArgumentGroup) -> None:
         "--model-loader-extra-config",
         metavar="JSON",
         help='an object with the keys "concurrency" (parallel connections), "memory_limit" (bytes of staging '
-        'buffers; -1 no limit, 0 the smallest), "distributed" (no effect with one rank), "verify" ("auto": what is '
-        'read is compared with a manifest or with what the store keeps; "require": or it is an error; "off") and '
+        'buffers; -1 no limit, 0 the smallest), "distributed" (no effect with one rank), "verify" ("manifest", '
+        'the default: what is read is compared with a manifest where there is one; "auto": else with what the store '
+        'keeps; "require": or it is an error; "off") and '
         '"restart_on_change" (load again where an object is replaced meanwhile)',
     )
 

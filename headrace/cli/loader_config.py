@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.ipc.options import LoadConfig
 
 _FLAG = "--model-loader-extra-config"
-_VERIFY = ("auto", "require", "off")
+_VERIFY = ("manifest", "auto", "require", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ _KEYS = {
     "distributed": _Key("true or false", _is_bool),
     "concurrency": _Key("a whole number of at least 1", _at_least(1)),
     "memory_limit": _Key("a whole number of at least -1", _at_least(-1)),
-    "verify": _Key('"auto", "require" or "off"', lambda value: isinstance(value, str) and value in _VERIFY),
+    "verify": _Key(
+        '"manifest", "auto", "require" or "off"', lambda value: isinstance(value, str) and value in _VERIFY
+    ),
     "restart_on_change": _Key("true or false", _is_bool),
 }
 _REMEDY = "Its keys: " + "; ".join(f"{name} ({key.words})" for name, key in _KEYS.items()) + "."

@@ -267,7 +267,7 @@ def _plan_memory(
 
 
 def _verifier(options: EngineOptions, checkpoint: Checkpoint) -> "BlockVerifier | None":
-    mode = options.load_config.verify or "auto"
+    mode = options.load_config.verify or "manifest"
     if mode == "off":
         return None
     from headrace.stream.verify_sums import verifier_of

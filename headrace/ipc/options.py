@@ -7,7 +7,7 @@ import msgspec
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "safetensors", "runai_streamer", "dummy"]
-Verify = Literal["auto", "require", "off"]
+Verify = Literal["manifest", "auto", "require", "off"]
 
 
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,8 +18,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         concurrency: how many connections (threads) read at once; None lets the streamer choose.
         memory_limit: bytes that staging buffers may take; -1 means no limit, 0 the smallest that works,
             None the default.
-        verify: "auto" (None too) compares what is read with the manifest beside the weights, or with the CRC that
-            the store keeps of each object; "require" fails where an object has neither; "off".
+        verify: "manifest" (None too) compares what is read with the manifest beside the weights, where there is one;
+            "auto" without one with the CRC that the store keeps of each object; "require" fails where an object has
+            neither; "off".
         restart_on_change: load again from a new listing where an object is replaced under the load.
     """
 

@@ -93,8 +93,8 @@ class SafetensorsStreamer:
             chunk_bytes: bytes of one read; None takes RUNAI_STREAMER_CHUNK_BYTESIZE, or 8 MiB.
             rate_limit_mb_s: 10^6 bytes a second at the most.
             deadline_s: seconds that the whole load may take.
-            verify: "auto" compares what arrives with a manifest beside the files, or with the CRC that the store keeps;
-                "require" fails where a file has neither. See `verified`.
+            verify: "manifest" compares what arrives with a manifest beside the files, where there is one; "auto" without
+                one with the CRC that the store keeps; "require" fails where a file has neither. See `verified`.
 
         Raises:
             StreamerMisused: tensors of an earlier call were not taken, or the streamer is closed.

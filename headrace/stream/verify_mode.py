@@ -1,10 +1,14 @@
-"""What may be asked of verification."""
+"""What may be asked of verification.
+
+"manifest" compares what arrives with a manifest where there is one; "auto" with the CRC that the store keeps where
+there is none; "require" fails where there is neither; "off" compares nothing.
+"""
 
 from typing import Literal, get_args
 
 from headrace.errors import HeadraceError
 
-VerifyMode = Literal["auto", "require", "off"]
+VerifyMode = Literal["manifest", "auto", "require", "off"]
 
 
 class BadVerifyMode(HeadraceError):

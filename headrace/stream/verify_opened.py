@@ -41,7 +41,7 @@ def verify_opened(mode: VerifyMode, opened: Opened) -> BlockVerifier | None:
         own = [shards[number].item for number in numbers]
         if isinstance(store, SeveralStores):
             own = [store.origin(item)[1] for item in own]
-        sums = find_sums(origin, own, fetch_manifest(origin), required=mode == "require")
+        sums = find_sums(mode, origin, own, fetch_manifest(origin))
         closes.append(sums.close)
         for place, number in enumerate(numbers):
             expect[number] = _asking(sums, place)

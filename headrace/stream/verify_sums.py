@@ -17,6 +17,7 @@ from headrace.stream.verify_blocks import Expected
 from headrace.stream.verify_mode import VerifyMode
 
 _AT_ONCE = 4
+_NO_MANIFEST = f"there is no {MANIFEST_NAME}"
 _WAYS = (
     "`headrace push --manifest` writes a manifest beside the weights; stores of AWS keep a CRC of the whole object, "
     "unless it was uploaded with composite checksums."
@@ -46,7 +47,7 @@ def verifier_of(
     """What a transfer of these shards is proved with; None for "off". `close` it at the end.
 
     Args:
-        mode: "auto" verifies what can be verified, "require" fails where something cannot.
+        mode: see headrace.stream.verify_mode.
         manifest: as find_sums.
 
     Raises:
@@ -55,14 +56,14 @@ def verifier_of(
     if mode == "off":
         return None
     items = [shard.item for shard in shards]
-    sums = find_sums(store, items, manifest, required=mode == "require")
+    sums = find_sums(mode, store, items, manifest)
     return BlockVerifier([store.source.uri_of(item.name) for item in items], shards, sums.expect, sums.close)
 
 
-def find_sums(store: Store, items: Sequence[ObjectInfo], manifest: bytes | None, *, required: bool) -> Sums:
+def find_sums(mode: VerifyMode, store: Store, items: Sequence[ObjectInfo], manifest: bytes | None) -> Sums:
     """The checksums of a place's objects.
 
-    With a manifest nothing is asked for. Without, the store is asked for the checksum of each object while the
+    With a manifest nothing is asked for. Without, the store may be asked for the checksum of each object, while the
     first bytes are on their way, on connections of their own.
 
     Args:
@@ -73,8 +74,10 @@ def find_sums(store: Store, items: Sequence[ObjectInfo], manifest: bytes | None,
     """
     if manifest is not None:
         return Sums(_by_manifest(manifest, items, store.source.uri))
+    if mode == "manifest":
+        return Sums(lambda _number: _NO_MANIFEST)
     pool = ReaderPool(store, max(1, min(_AT_ONCE, len(items))))
-    return Sums(_by_store(pool, items, required=required), pool.abort)
+    return Sums(_by_store(pool, items, required=mode == "require"), pool.abort)
 
 
 def _by_manifest(data: bytes, items: Sequence[ObjectInfo], where: str) -> Callable[[int], Expected]:
@@ -89,7 +92,6 @@ def _by_store(
     pool: ReaderPool, items: Sequence[ObjectInfo], *, required: bool
 ) -> Callable[[int], Expected | str]:
     asked = pool.map(checksum_of, items)
-    no_manifest = f"there is no {MANIFEST_NAME}"
 
     def expect(number: int) -> Expected | str:
         item = items[number]
@@ -100,11 +102,11 @@ def _by_store(
         except StoreError as error:
             if required:
                 raise
-            return f"{no_manifest}, and the store does not tell its checksum ({error.message})"
+            return f"{_NO_MANIFEST}, and the store does not tell its checksum ({error.message})"
         if not isinstance(told, str):
             name = f"the {told.crc.name} that the store keeps"
             return Expected(told.crc, item.size_bytes, 0, (told.value,), name)
-        reason = f"{no_manifest}, and {told}"
+        reason = f"{_NO_MANIFEST}, and {told}"
         if required:
             raise NotVerifiable(
                 pool.store.source.uri_of(item.name), f"It cannot be verified: {reason}.", remedy=_WAYS

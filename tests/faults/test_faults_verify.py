@@ -185,6 +185,13 @@ def test_blocks_prove_what_they_can_of_an_object_that_is_read_in_part(server: Fa
 NO_CRC = "there is no headrace.manifest.json, and the store keeps no CRC of the whole object"
 
 
+def test_the_store_is_not_asked_where_only_a_manifest_counts(server: FaultServer) -> None:
+    server.head_fields = {"x-amz-checksum-crc64nvme": CRC64NVME.encode(1)}
+    assert Load(server, "manifest", None).run() == "Not verifiable: there is no headrace.manifest.json."
+    assert not [asked for asked in server.log if asked.method == "HEAD"]
+    assert Load(server, "manifest", MANIFEST).run().startswith("Verified 100 %")
+
+
 def test_what_nobody_knows_is_said(server: FaultServer) -> None:
     assert Load(server, "auto", None).run() == f"Not verifiable: {NO_CRC}."
 
