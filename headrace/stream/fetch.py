@@ -8,7 +8,6 @@ import random
 
 from headrace.store.base import Target
 from headrace.store.errors import StoreError, Throttled, TransientError, Unreachable
-from headrace.store.http import ConnectionLost
 from headrace.stream.crew import Crew, Worker, activate, allowed, deactivate, end, interrupt, next_job
 from headrace.stream.landing import settle, views_of
 from headrace.stream.ledger import Cancelled
@@ -153,6 +152,7 @@ def _try_again(
     with crew.ledger.lock:
         if crew.ledger.over.is_set():
             raise Cancelled from None
+        trickled = worker.cut is not None
         error = worker.cut or failure
         assert isinstance(error, StoreError)
         received = read.target.received
@@ -165,7 +165,7 @@ def _try_again(
         crew.ledger.retries += 1
         if isinstance(error, Throttled):
             crew.pace.throttled(worker.era)
-        elif _is_time_out(error):
+        elif _is_time_out(error) and not trickled:  # one bad connection says nothing of their number
             crew.pace.timed_out(worker.era)
         too_many = crew.active > allowed(crew)
         deactivate(crew, worker)
@@ -193,11 +193,10 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _is_time_out(error: StoreError) -> bool:
-    return (
-        error.status is None
-        and not isinstance(error, ConnectionLost)
-        and type(error) in (TransientError, Unreachable)
-    )
+    from headrace.store.http import ConnectionLost  # not needed where files are read
+
+    kinds = (TransientError, Unreachable)
+    return error.status is None and type(error) in kinds and not isinstance(error, ConnectionLost)
 
 
 def _rescued(crew: Crew, task: Task) -> bool:

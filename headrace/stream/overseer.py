@@ -1,6 +1,5 @@
 """What watches over a transfer a few times a second: its deadline, connections that trickle, its pace, its tail."""
 
-import statistics
 import threading
 
 from headrace.store.base import Target
@@ -8,7 +7,7 @@ from headrace.store.errors import TransientError
 from headrace.stream.crew import Crew, Worker, end, interrupt, missing_workers, under_way
 from headrace.stream.fetch import work
 from headrace.stream.ledger import DeadlineExceeded
-from headrace.stream.rate import far_too_slow
+from headrace.stream.rate import far_too_slow, median
 from headrace.stream.tail import EXTRA_SHARE, Running, worth_a_second
 from headrace.stream.tasks import Read, Second
 
@@ -108,7 +107,7 @@ class Overseer:
         pace = crew.pace
         done = crew.ledger.bytes_done + crew.ledger.hedged_bytes + under_way(crew)
         if crew.rates:
-            crew.queue.rate = statistics.median(crew.rates)
+            crew.queue.rate = median(crew.rates)
         if crew.idle or crew.active != pace.workers or not len(crew.queue):
             self._window = None
         elif self._window is None:

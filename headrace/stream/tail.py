@@ -1,8 +1,9 @@
 """Which reads at the end of a transfer are worth a second connection. Pure arithmetic."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from headrace.stream.rate import median
 
 EXTRA_SHARE = 0.05  # of all bytes, that second connections may read in all
 _SHORTEST_S = 0.5  # what has run for less is not judged
@@ -40,7 +41,7 @@ def worth_a_second(running: Sequence[Running], usual_rate: float | None) -> list
     if usual_rate is None:
         if len(running) < 3:
             return []
-        usual_rate = statistics.median(read.rate for read in running)
+        usual_rate = median(read.rate for read in running)
     if usual_rate <= 0:
         return []
 
