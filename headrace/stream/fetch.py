@@ -193,10 +193,8 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _is_time_out(error: StoreError) -> bool:
-    from headrace.store.http import ConnectionLost  # not needed where files are read
-
-    kinds = (TransientError, Unreachable)
-    return error.status is None and type(error) in kinds and not isinstance(error, ConnectionLost)
+    """Whether nothing came, or nobody answered; a connection that was closed (a subclass) is something else."""
+    return error.status is None and type(error) in (TransientError, Unreachable)
 
 
 def _rescued(crew: Crew, task: Task) -> bool:
