@@ -148,10 +148,11 @@ class Links:
         link.heard_s = float("inf")
 
     def _judge_silence(self) -> None:
-        # After everything that had arrived was read: this process may have been stopped itself.
         now = time.monotonic()
         for link in self._links.values():
-            if not link.left and now - link.heard_s > self._silence_timeout_s:
+            silent = not link.left and now - link.heard_s > self._silence_timeout_s
+            # It may be this process that was stopped: what has arrived meanwhile is read first.
+            if silent and not _is_readable(link.connection.fileno()):
                 link.heard_s = float("inf")
                 self._lost(link.rank, f"its process gave no sign of life for {self._silence_timeout_s:g} s")
 
