@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,8 +56,11 @@ def test_two_readers_do_not_share_what_one_look_up_left(server: FaultServer) -> 
 def test_what_a_look_up_left_open_is_closed_with_the_store(server: FaultServer) -> None:
     store = store_of(server)
     store.look_up(NAME, 100)
-    del store
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)  # what a socket says that nobody closes
+        del store
     server.wait_until_closed()
+    assert caught == []
 
 
 def test_an_object_shorter_than_the_first_bytes_comes_whole(server: FaultServer) -> None:

@@ -107,10 +107,12 @@ def test_a_replaced_object_is_not_taken_from_what_was_brought_before(
 ) -> None:
     store = store_of(server)
     store.list()
-    (folder / "config.json").write_text('{"new": 1}')
-    config = store.list().find("config.json")
-    assert config is not None
-    assert read_whole(store.open_reader(), config) == b'{"new": 1}'
+    (folder / "config.json").write_text("[]")
+    config = store.look_up("config.json", 1).item
+    assert read_whole(store.open_reader(), config) == b"[]"
+    listed = store.list().find("config.json")
+    assert listed == config
+    assert read_whole(store.open_reader(), listed) == b"[]"
 
 
 def test_a_single_file_is_found_by_its_usual_name(server: StaticServer, folder: Path) -> None:
