@@ -24,7 +24,7 @@ _NGINX = """\
 daemon off;
 {user}worker_processes auto;
 pid {run}/pid;
-error_log stderr error;
+error_log stderr crit;
 events {{ worker_connections 1024; }}
 http {{
   log_format request '$status $request_length $bytes_sent';
