@@ -53,7 +53,7 @@ class Crew:
     Attributes:
         spare_readers: open connections for the next workers.
         work: workers that have nothing to do wait here.
-        workers: those whose threads run; `threads`: all that ever ran.
+        workers: those whose threads run; `threads`: all that ever ran; `hired`: how many there ever were.
         tasks: by the number of the worker that has it.
         seconds: second connections that nobody has begun yet; `helping`: how many have begun.
         rates: bytes a second of the latest complete chunks, each by one connection.
@@ -78,6 +78,7 @@ class Crew:
     tasks: dict[int, Task] = field(default_factory=dict)
     seconds: deque[Second] = field(default_factory=deque)
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    hired: int = 0
     helping: int = 0
     active: int = 0
     idle: int = 0
@@ -148,7 +149,8 @@ def missing_workers(crew: Crew) -> list[Worker]:
     new: list[Worker] = []
     for _ in range(wanted):
         reader = crew.spare_readers.popleft() if crew.spare_readers else None
-        worker = Worker(len(crew.threads) + len(new), reader)
+        worker = Worker(crew.hired, reader)
+        crew.hired += 1
         crew.workers[worker.number] = worker
         new.append(worker)
     return new

@@ -48,14 +48,12 @@ class Overseer:
         crew = self._crew
         with crew.ledger.lock:
             new = missing_workers(crew)
-            for worker in new:
-                worker.thread = threading.Thread(
-                    target=work, args=(crew, worker), name=f"fetch-{worker.number}", daemon=True
-                )
-                crew.threads.append(worker.thread)
         for worker in new:
-            assert worker.thread is not None
+            name = f"fetch-{worker.number}"
+            worker.thread = threading.Thread(target=work, args=(crew, worker), name=name, daemon=True)
             worker.thread.start()
+            with crew.ledger.lock:
+                crew.threads.append(worker.thread)
 
     def _next_s(self) -> float:
         if self._deadline_s is None:

@@ -1,15 +1,19 @@
 """A transfer from stores that are slow, refuse or trickle: pace, tail, least rate, deadline, cap and budget."""
 
 import random
+import socket
 import statistics
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from headrace.source.objects import ObjectInfo
+from headrace.source.uri import parse_source
+from headrace.store.s3 import S3Store
+from headrace.store.s3_settings import resolve_s3_settings
 from headrace.stream.budget import ConnectionBudget
 from headrace.stream.ledger import Cancelled, DeadlineExceeded
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
@@ -265,13 +269,66 @@ def test_cancel_leaves_no_thread_and_no_connection(state: str, server: FaultServ
         assert sockets_to(server.port) == 0
 
 
+def silent_listener(backlog: int) -> socket.socket:
+    """Listens and never accepts."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(backlog)
+    return listener
+
+
+def store_at(url: str) -> S3Store:
+    environment = {**environment_of_nobody(), "AWS_ENDPOINT_URL": url}
+    return S3Store(parse_source("s3://bucket/model"), resolve_s3_settings(environment))
+
+
+def environment_of_nobody() -> dict[str, str]:
+    return {"AWS_ACCESS_KEY_ID": "A" * 20, "AWS_SECRET_ACCESS_KEY": "s" * 40, "AWS_REGION": "us-east-1"}
+
+
+def wait_for_sockets(port: int, state: str) -> None:
+    """Return when this host has connections to that port in a state of /proc/net/tcp's."""
+    while not any(fields[2].endswith(f":{port:04X}") and fields[3] == state for fields in tcp_table()):
+        pass
+
+
+@pytest.mark.parametrize(("scheme", "backlog", "state"), [("http", 0, "02"), ("https", 99, "01")])
+def test_cancel_ends_a_connection_that_is_being_made(scheme: str, backlog: int, state: str) -> None:
+    with silent_listener(backlog) as listener, unaccepted(listener, 1 if backlog == 0 else 0):
+        port = listener.getsockname()[1]
+        item = ObjectInfo(KEY, "model.safetensors", len(DATA), "v")
+        transfer = Transfer(
+            plan_of(), [item], store_at(f"{scheme}://127.0.0.1:{port}"), memoryview(bytearray(len(DATA)))
+        )
+        wait_for_sockets(port, state)
+        transfer.cancel()
+        with pytest.raises(Cancelled):
+            transfer.wait()
+        assert not names_of_threads()
+
+
+@contextmanager
+def unaccepted(listener: socket.socket, count: int) -> Iterator[None]:
+    """So many connections that nobody accepts; with a full queue the next ones hang while they are made."""
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.close()
+
+
 def sockets_to(port: int) -> int:
     """Sockets of this process that are, or were, connected to that port of this host."""
-    with open("/proc/net/tcp") as table:
-        lines = [line.split() for line in table.readlines()[1:]]
-    theirs = {f"socket:[{line[9]}]" for line in lines if line[2].endswith(f":{port:04X}")}
+    theirs = {f"socket:[{fields[9]}]" for fields in tcp_table() if fields[2].endswith(f":{port:04X}")}
     count = 0
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the descriptor of this very listing
             count += str(link.readlink()) in theirs
     return count
+
+
+def tcp_table() -> list[list[str]]:
+    """The fields of each line of /proc/net/tcp."""
+    with open("/proc/net/tcp") as table:
+        return [line.split() for line in table.readlines()[1:]]
