@@ -39,10 +39,12 @@ class Verified:
 
     def describe(self) -> str:
         """One sentence for the log."""
+        if not self.bytes_received:
+            return "Nothing was read, so nothing was verified."
         reasons = "; ".join(self.why_not)
         if not self.told_by:
             return f"Not verifiable: {reasons}."
-        share = self.bytes_verified / self.bytes_received if self.bytes_received else 1.0
+        share = self.bytes_verified / self.bytes_received
         # 99.97 % is not all.
         percent = "100" if self.bytes_verified == self.bytes_received else f"{min(share * 100, 99.9):.1f}"
         rest = f"; not verifiable: {reasons}" if reasons else ""

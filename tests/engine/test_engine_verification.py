@@ -1,6 +1,7 @@
 """What the engine says of its weights' checksums, and that it starts through a change of the objects."""
 
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from headrace.engine import startup
 from headrace.engine.startup import start
 from headrace.engine.timeline import Timeline
 from headrace.ipc.messages import EngineMessage, LoadFailed, ModelInfo, Ready
@@ -17,6 +19,7 @@ from headrace.source.manifest import encode_manifest
 from headrace.store.block_sums import sums_of_file
 from headrace.store.errors import Changed
 from headrace.stream import restart
+from headrace.stream.arena import Arena
 from tests.engine.engine_process import running_engine, until_ready
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
@@ -147,13 +150,26 @@ def test_an_upload_under_the_load_is_an_error_by_default(server: FaultServer, tm
 
 
 def test_with_restart_on_change_the_new_version_is_served_and_nothing_of_the_old(
-    server: FaultServer, tmp_path: Path
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
     model = make_tiny("llama", seed=1)
     save_checkpoint(model, other, shards=2)
     replaced_when_weights_are_read(server, objects_of(other))
+    arenas: list[weakref.ref[Arena]] = []
+    alive: list[bool] = []
+
+    class Watched(Arena):
+        """Says when it is made how many are still there."""
+
+        def __init__(self, size_bytes: int) -> None:
+            alive.append(any(arena() is not None for arena in arenas))
+            arenas.append(weakref.ref(self))
+            super().__init__(size_bytes)
+
+    monkeypatch.setattr(startup, "Arena", Watched)
     engine, sent = load(restart_on_change=True)
+    assert alive == [False, False]
     assert len([message for message in sent if isinstance(message, ModelInfo)]) == 2
     wanted = checkpoint_tensors(model)["model.norm.weight"]
     assert torch.equal(engine.runner.model.parameters.norm.float(), wanted.float())

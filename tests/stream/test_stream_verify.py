@@ -173,6 +173,10 @@ def test_an_object_that_is_not_read_whole_is_not_proved_by_the_store_s_checksum(
     )
 
 
+def test_a_load_of_nothing_is_told_as_that() -> None:
+    assert verifier_of(an_object(b""), 0).summary().describe() == "Nothing was read, so nothing was verified."
+
+
 def test_a_checksum_that_does_not_come_is_the_load_s_error() -> None:
     def fail(number: int) -> Expected:
         raise Changed("s3://b/m/model.safetensors", "The object was replaced.")
