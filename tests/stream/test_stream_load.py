@@ -144,6 +144,16 @@ def split(folder: Path, parts: list[dict[str, Content]], *, index: bool = True) 
         (folder / INDEX_NAME).write_text(json.dumps({"weight_map": weight_map}))
 
 
+def split_in(server: FaultServer, parts: list[dict[str, Content]]) -> None:
+    """The same in a store."""
+    weight_map = {}
+    for number, part in enumerate(parts, start=1):
+        name = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        put(server, name, part)
+        weight_map.update(dict.fromkeys(part, name))
+    server.objects[f"model/{INDEX_NAME}"] = Stored.of(json.dumps({"weight_map": weight_map}).encode())
+
+
 TWO_PARTS = [{"a": content("BF16", (40, 3)), "b": content("F32", (7,))}, {"c": content("I8", (1000,))}]
 ALL = {name: c.data for part in TWO_PARTS for name, c in part.items()}
 
@@ -210,6 +220,14 @@ def test_a_load_goes_on_through_faults_that_pass(server: FaultServer) -> None:
     )
     found = load_file(path, s3_credentials=credentials_of(server))
     assert data_of(found["a"]) == content("U8", (300_000,)).data
+
+
+def test_a_plain_web_server_gives_objects_and_folders(server: FaultServer) -> None:
+    split_in(server, TWO_PARTS)
+    assert {n: data_of(t) for n, t in load_file(f"{server.url}/bucket/model/").items()} == ALL
+    one = load_file(f"{server.url}/bucket/model/model-00002-of-00002.safetensors?signature=x")
+    assert {n: data_of(t) for n, t in one.items()} == {"c": ALL["c"]}
+    assert all("authorization" not in asked.headers for asked in server.log)
 
 
 def test_an_error_names_object_and_cause_and_no_secret(server: FaultServer) -> None:
