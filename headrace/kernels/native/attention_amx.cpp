@@ -50,8 +50,10 @@ struct AmxProducts {
     }
 
     // [kTile / 16, padded / 32, 16 pairs of dimensions, 16 keys, 2]
-    static void pack_keys(BFloat16* to, const BFloat16* const* rows, int head_dim, int padded) {
-        for (int key = 0; key < kTile; key += 16) {
+    static void pack_keys(BFloat16* to, const BFloat16* const* rows, int head_dim, int padded,
+                          int tile_keys) {
+        // Products read 32 keys at a time.
+        for (int key = 0; key < (tile_keys + 31) / 32 * 32; key += 16) {
             for (int at = 0; at < padded; at += 32) {
                 Vector square[16];
 #pragma GCC unroll 16
@@ -66,8 +68,9 @@ struct AmxProducts {
 
     // [kTile / 32, padded / 16, 16 pairs of keys, 16 dimensions, 2]. Of 32 dimensions the first tile has those that
     // _mm512_unpacklo_epi16 takes, the second the others: `unpack` puts the sums in order.
-    static void pack_values(BFloat16* to, const BFloat16* const* rows, int head_dim, int padded) {
-        for (int key = 0; key < kTile; key += 2) {
+    static void pack_values(BFloat16* to, const BFloat16* const* rows, int head_dim, int padded,
+                            int tile_keys) {
+        for (int key = 0; key < (tile_keys + 31) / 32 * 32; key += 2) {
             BFloat16* const tiles = to + key / 32 * 32 * padded + key % 32 / 2 * 32;
             for (int at = 0; at < padded; at += 32) {
                 const __m512i even = load_some(rows[key], at, head_dim), odd = load_some(rows[key + 1], at, head_dim);

@@ -5,13 +5,13 @@
 //     kRows                   query rows that it multiplies at once
 //     padded(head_dim)        floats of a row of sums
 //     Guard                   made while a thread computes
-//     pack_query(to, from, head_dim)                    one row
-//     pack_keys(to, rows, head_dim), pack_values(...)   kTile rows
-//     scores(to, query, keys, rows, head_dim, tile_keys)     to[row][kTile]
+//     pack_query(to, from, head_dim, padded)            one row
+//     pack_keys(to, rows, head_dim, padded, tile_keys), pack_values(...)   as many as any product here reads
+//     scores(to, query, keys, rows, padded, tile_keys)       to[row][kTile]; what is no key may be anything
 //     put_weights(to, Vector, Vector)                   2 · kLanes weights
 //     kPrecision                                        coefficients of power_of_two for weights
-//     add(sums, weights, values, rows, head_dim, tile_keys)  sums[row][padded] += weights · values
-//     unpack(sums, head_dim)                            puts one row's sums in order
+//     add(sums, weights, values, rows, padded, tile_keys)     sums[row][padded] += weights · values
+//     unpack(sums, padded)                              puts one row's sums in order
 #pragma once
 
 #include "attention.h"
@@ -296,8 +296,9 @@ class Attention {
             made.key_rows[at] = is_seen ? keys + place : made.zeros;
             made.value_rows[at] = is_seen ? values + place : made.zeros;
         }
-        Products::pack_keys(made.keys, made.key_rows, dim_, padded_);
-        Products::pack_values(made.values, made.value_rows, dim_, padded_);
+        const int keys_seen = int(end_seen - tile < kTile ? end_seen - tile : kTile);
+        Products::pack_keys(made.keys, made.key_rows, dim_, padded_, keys_seen);
+        Products::pack_values(made.values, made.value_rows, dim_, padded_, keys_seen);
     }
 
     // `count` rows of one head, from its row `at` on, over one tile of keys; they lie from row `place` on.

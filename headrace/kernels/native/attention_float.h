@@ -38,8 +38,8 @@ struct FloatProducts {
     }
 
     // [kTile / kWidth, padded, kWidth]
-    static void pack_keys(float* to, const Type* const* rows, int head_dim, int padded) {
-        for (int key = 0; key < kTile; key += kLanes) {
+    static void pack_keys(float* to, const Type* const* rows, int head_dim, int padded, int tile_keys) {
+        for (int key = 0; key < tile_keys; key += kLanes) {
             float* const panel = to + key / kWidth * kWidth * padded + key % kWidth;
             for (int at = 0; at < padded; at += kLanes) {
                 Vector square[kLanes];
@@ -53,8 +53,8 @@ struct FloatProducts {
     }
 
     // [padded / kWidth, kTile, kWidth]
-    static void pack_values(float* to, const Type* const* rows, int head_dim, int padded) {
-        for (int key = 0; key < kTile; ++key) {
+    static void pack_values(float* to, const Type* const* rows, int head_dim, int padded, int tile_keys) {
+        for (int key = 0; key < tile_keys; ++key) {
             for (int at = 0; at < padded; at += kLanes) {
                 float* const panel = to + at / kWidth * kWidth * kTile + at % kWidth;
                 store(panel + key * kWidth, load_some(rows[key], at, head_dim));
