@@ -89,7 +89,6 @@ class ForwardProxy:
                 kept = [line for line in lines if not line.lower().startswith(("host:", "proxy-"))]
                 new = [f"{method} /{path} {version}", f"Host: {host}", "Connection: close", *kept]
                 beyond.sendall("\r\n".join(new).encode("latin-1") + b"\r\n\r\n")
-                beyond.shutdown(socket.SHUT_WR)
                 _copy(beyond, client)
                 return
 

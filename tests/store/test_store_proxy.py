@@ -8,7 +8,7 @@ import pytest
 import trustme
 from botocore.exceptions import ProxyConnectionError
 
-from headrace.demo.store import Tls
+from headrace.demo.store import SeaweedStore, Tls
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
 from headrace.store.connect import endpoint_of
@@ -167,6 +167,21 @@ def test_a_plain_store_is_read_through_the_proxy(plain: FaultServer, monkeypatch
     # What was signed is what arrives.
     assert {asked.headers["host"] for asked in plain.log} == {f"{HOST}:8333"}
     assert not any("proxy-authorization" in asked.headers for asked in plain.log)
+
+
+def test_a_real_store_takes_the_signature_of_what_comes_through_the_proxy(
+    seaweed: SeaweedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_s3_client(resolve_s3_settings(seaweed.environment()), attempts=1)
+    client.create_bucket(Bucket="proxied")
+    client.put_object(Bucket="proxied", Key="a b/x+y.bin", Body=DATA)
+    with forward_proxy(int(seaweed.endpoint_url.rpartition(":")[2])) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+        environment = {**seaweed.environment(), "AWS_ENDPOINT_URL": f"http://{HOST}:8333"}
+        store = S3Store(parse_source("s3://proxied/a b"), resolve_s3_settings(environment))
+        (item,) = store.list().objects
+        assert read_whole(store.open_reader(), item) == DATA
+        assert len(proxy.asked) == 2
 
 
 def test_a_tls_store_is_read_through_a_tunnel_with_one_connection(
