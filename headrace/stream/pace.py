@@ -35,6 +35,7 @@ class Pace:
         self._goodput: float | None = None  # at that level
         self._doubling = True
         self._unsettled = True  # the present window began under another number of workers
+        self._looked_at: float | None = None  # a trial's first window, where it did not pay
         self._rest = 0
         self._next_rest = _FIRST_REST
         self._rest_at_limit = 0
@@ -48,6 +49,7 @@ class Pace:
         if self.workers > self._level and self._goodput is not None:
             self._judge(goodput, self._goodput)
             return
+        self._looked_at = None
         self._level = self.workers
         self._goodput = goodput if self._goodput is None else 0.7 * self._goodput + 0.3 * goodput
         if self._rest > 0:
@@ -77,13 +79,21 @@ class Pace:
         self._doubling = False
         self._rest = rest
         self._unsettled = True
+        self._looked_at = None
 
     def _judge(self, goodput: float, before: float) -> None:
+        if self._looked_at is not None:
+            goodput = max(goodput, self._looked_at)
         gain, most = goodput / max(before, 1e-9), self.workers / self._level
         if gain >= 1 + _PAYS * (most - 1) or (self._limit is not None and gain >= 1):
             self._level, self._goodput, self._next_rest = self.workers, goodput, _FIRST_REST
+            self._looked_at = None
             self._try_more()
             return
+        if self._looked_at is None:
+            self._looked_at = goodput  # new connections need a while: once more
+            return
+        self._looked_at = None
         self._doubling = False
         self._rest = self._next_rest
         self._next_rest = min(2 * self._next_rest, _LONGEST_REST)

@@ -55,6 +55,23 @@ def test_a_step_that_brings_a_little_is_kept_but_followed_by_none() -> None:
     assert history[2:] == [16] * 8
 
 
+class SlowToBegin:
+    """A store whose connections bring nothing in their first two windows."""
+
+    def __init__(self) -> None:
+        self._ages = [2] * START
+
+    def __call__(self, workers: int) -> float:
+        self._ages = [*self._ages, *[0] * workers][:workers]
+        goodput = 20e6 * sum(age >= 2 for age in self._ages)
+        self._ages = [age + 1 for age in self._ages]
+        return goodput
+
+
+def test_connections_that_need_a_while_to_begin_are_not_judged_too_soon() -> None:
+    assert run(Pace(64), SlowToBegin(), 12)[-1] == 64
+
+
 def test_a_link_that_becomes_wider_is_found_out() -> None:
     pace = Pace(64)
     run(pace, shared(160e6), 60)
