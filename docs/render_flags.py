@@ -28,6 +28,7 @@ The store's settings come from the AWS variables
 | `HEADRACE_CLIENT_CERT`, `HEADRACE_CLIENT_KEY` | PEM files of a client certificate that a store asks for ([more](object_storage.md#tls)) |
 | `HEADRACE_INSECURE_TLS` | `1` takes any certificate of a store, with a warning |
 | `HEADRACE_HTTP_TOKEN` | a bearer token for `https://` models ([more](object_storage.md#plain-web-servers)) |
+| `HEADRACE_KERNELS` | `reference` computes with PyTorch alone, without the kernels in C++ ([more](engine.md#the-kernels)) |
 | `HEADRACE_DEBUG` | `1` shows the traceback behind an error message |
 | `NO_COLOR` | any value: no colours |
 

@@ -149,6 +149,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         views: Any = importlib.import_module("headrace.engine.memory_views")
         model_class = forward_class(checkpoint.config)
         arithmetic = _arithmetic(options)
+        parts: Any = importlib.import_module("headrace.kernels.native.parts")
 
         engine_module = importlib.import_module("headrace.engine.engine")
         import torch
@@ -200,6 +201,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         summary=(
             f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {dtype} on {device_name}"
             f"{f', {threads} threads' if device_name == 'cpu' else ''}, context {context_length:,} tokens",
+            *([f"Computed by {parts.describe(model.dtype)}"] if device_name == "cpu" else []),
             memory.describe(),
             *([verifier.summary().describe()] if verifier is not None else []),
         ),

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from headrace.kernels.native.library import library
+from headrace.kernels.native.library import kernels, library
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
-# Up to so many rows these kernels are faster than torch's products, by instruction set and dtype. Where oneDNN has
-# the same instructions, it wins with many rows, since it may rearrange the weights.
-_FASTER_ROWS = {"amx_bf16": 256, "avx512_bf16": 32, "avx2": 8, "generic": 4}
+# Up to so many rows these kernels are faster than torch's products, by instruction set. With many rows oneDNN wins
+# where it has better instructions, or the time to rearrange the weights for the same ones.
+_FASTER_ROWS = {"amx_bf16": sys.maxsize, "avx512_bf16": 32, "avx2": 8, "generic": 4}
 
 _POINTER, _COUNT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -82,6 +82,16 @@ def all_rows(_dtype: torch.dtype) -> int:
 def follow_torch() -> None:
     """Compute on as many threads as torch does."""
     _function("headrace_set_threads")(torch.get_num_threads())
+
+
+def describe(dtype: torch.dtype) -> str:
+    """What computes a model of this dtype on the CPU, for a log line."""
+    found = kernels()
+    if found.library is not None and dtype in _DTYPES:
+        return f"kernels in C++ for {instruction_set(dtype)}"
+    if found.why_not:
+        return f"PyTorch's own kernels, which are slower: those in C++ are not there ({found.why_not})"
+    return "PyTorch's own kernels"
 
 
 def instruction_set(dtype: torch.dtype) -> str:
