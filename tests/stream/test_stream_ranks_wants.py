@@ -147,6 +147,23 @@ def test_a_tensor_is_read_in_one_go_where_another_rank_wants_a_part_of_it_earlie
     assert [(c.start, c.end) for c in plan.chunks] == [(8, 58), (108, 158), (158, 208), (58, 108)]
 
 
+def test_large_chunks_end_at_whole_mebibytes_of_the_object() -> None:
+    size = 9 << 20
+    tensors = [
+        Placement(0, 1_000, 1_000_001, 0, 0, "U8", "U8"),
+        Placement(0, 1_000_001, size, 0, 1, "U8", "U8"),
+    ]
+    plan = plan_machine([pack_wants(tensors)], [size], (2 << 20) + 77)
+    ends = [chunk.end for chunk in plan.chunks]
+    assert ends == [2 << 20, 4 << 20, 6 << 20, 8 << 20, 9 << 20]
+
+
+def test_an_element_across_a_mebibyte_is_not_cut() -> None:
+    size = (3 << 20) + 3
+    plan = plan_machine([pack_wants([Placement(0, 3, size, 0, 0, "F32", "F32")])], [size], 1 << 20)
+    assert [chunk.end for chunk in plan.chunks] == [(1 << 20) - 1, (2 << 20) - 1, (3 << 20) - 1, size]
+
+
 def test_ranks_that_want_nothing_make_no_reads() -> None:
     plan = plan_machine([pack_wants([]), pack_wants([whole(8, 8, 0)])], SIZES, 50)
     assert (plan.chunks, plan.wanted_by, plan.bytes_total) == ((), (), 0)

@@ -111,9 +111,11 @@ def meet(group: Group, declaration: Declaration, ring_bytes: int) -> Machine | N
         results = _gather_results(group, met)
         if failure is not None:
             raise failure
-        for rank in ranks:
-            if results[rank].kind == "failed":
-                raise PeerFailed(rank, results[rank].text)
+        own = hellos[group.rank]
+        for rank, (hello, result) in enumerate(zip(hellos, results, strict=True)):
+            # Also one that never came as far as to listen.
+            if result.kind == "failed" and (hello.kernel, hello.network) == (own.kernel, own.network):
+                raise PeerFailed(rank, result.text)
         together = all(results[rank].kind == "together" for rank in ranks)
         _warn(
             group.rank, ranks, hellos, "; ".join(results[rank].text for rank in ranks if results[rank].text)
@@ -124,6 +126,16 @@ def meet(group: Group, declaration: Declaration, ring_bytes: int) -> Machine | N
         assert listener is not None
         listener.close()
         return machine
+
+
+def decline(group: Group, error: BaseException) -> None:
+    """Take a rank's part in a meeting that it has not come to, since it could not begin: the others must not wait.
+
+    Raises RanksCannotMeet.
+    """
+    kernel, network = _identity()
+    _gather_hellos(group, Hello(kernel, network, None))
+    _gather_results(group, Met("failed", told(error)))
 
 
 def told(error: BaseException) -> str:

@@ -7,9 +7,10 @@ from itertools import accumulate
 from typing import Any
 
 from headrace.stream.header import DTYPE_BITS
-from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes, plan_reads
+from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes, unit_bytes
 
 _DTYPES = tuple(DTYPE_BITS)
+_BLOCK_BYTES = 1 << 20
 _FIELDS = 5  # shard, start, end, group, index of the source's dtype
 
 
@@ -18,8 +19,7 @@ class MachinePlan:
     """The reads of one machine.
 
     Attributes:
-        chunks: what is read, in the order in which reads are to be started. Their pieces tell nothing of who
-            wants them.
+        chunks: what is read, in the order in which reads are to be started. They have no pieces.
         wanted_by: for each chunk, its ranks as bits: bit n is the machine's n-th rank.
         bytes_total: bytes that are read.
     """
@@ -45,8 +45,9 @@ def plan_machine(wants: Sequence[bytes], sizes: Sequence[int], chunk_bytes: int)
         sizes: bytes of each shard.
         chunk_bytes: the largest read.
 
-    A range that several ranks want takes the earliest place that one of them gives it. Chunks are cut at whole
-    elements, but anywhere within a row.
+    A range that several ranks want takes the earliest place that one of them gives it. Chunks are cut between
+    elements, but anywhere within a row, and where they can be at a whole MiB of the object: then what a manifest
+    has a checksum of comes to one rank, which can prove it.
     """
     import numpy as np
 
@@ -54,16 +55,46 @@ def plan_machine(wants: Sequence[bytes], sizes: Sequence[int], chunk_bytes: int)
     tables = [np.frombuffer(packed, dtype="<i8").reshape(-1, _FIELDS) for packed in wants]
     spans = [_spans(table, bases) for table in tables]
     union = _union(list(dict.fromkeys(wants)), bases)
-    plan = plan_reads(union, chunk_bytes)
-    chunk_spans = np.array([(c.start, c.end) for c in plan.chunks], dtype="<i8").reshape(-1, 2)
-    chunk_spans += bases[[chunk.shard for chunk in plan.chunks]].reshape(-1, 1)
+    chunks = _cut(union, chunk_bytes)
+    chunk_spans = np.array([(c.start, c.end) for c in chunks], dtype="<i8").reshape(-1, 2)
+    chunk_spans += bases[[chunk.shard for chunk in chunks]].reshape(-1, 1)
     in_file_order = np.argsort(chunk_spans[:, 0], kind="stable")
     starts, ends = chunk_spans[in_file_order, 0], chunk_spans[in_file_order, 1]
-    wanted_by = [0] * len(plan.chunks)
+    wanted_by = [0] * len(chunks)
     for rank, span in enumerate(spans):
         for at in np.flatnonzero(_covered(starts, ends, span)).tolist():
             wanted_by[in_file_order[at]] |= 1 << rank
-    return MachinePlan(plan.chunks, tuple(wanted_by), plan.bytes_total)
+    return MachinePlan(tuple(chunks), tuple(wanted_by), sum(chunk.end - chunk.start for chunk in chunks))
+
+
+def _cut(union: Sequence[Placement], chunk_bytes: int) -> list[Chunk]:
+    """Disjoint ranges in the order of their groups, neighbours joined, as reads of `chunk_bytes` at the most."""
+    assert chunk_bytes >= 16
+    step = chunk_bytes - chunk_bytes % _BLOCK_BYTES
+    chunks: list[Chunk] = []
+    begin, end, shard = 0, 0, -1  # of the chunk that may go on
+
+    def close() -> None:
+        nonlocal begin
+        if begin < end:
+            chunks.append(Chunk(shard, begin, end, ()))
+        begin = end
+
+    for placement in sorted(union, key=lambda p: (p.group, p.shard, p.start)):
+        if (placement.shard, placement.start) != (shard, end):
+            close()
+            shard, begin, end = placement.shard, placement.start, placement.start
+        unit = unit_bytes(placement)
+        while end < placement.end:
+            limit = begin + chunk_bytes
+            if step and (begin // step + 1) * step >= begin + unit:
+                limit = min(limit, (begin // step + 1) * step)
+            whole = placement.end if placement.end <= limit else limit - (limit - placement.start) % unit
+            end = max(end, whole)
+            if placement.end >= limit:
+                close()
+    close()
+    return chunks
 
 
 def _spans(table: Any, bases: Any) -> Any:
@@ -100,8 +131,15 @@ def _union(wants: Sequence[bytes], bases: Any) -> list[Placement]:
     segments = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[rows]
     segment, chosen = np.unique(segments, return_index=True)
     source = table[rows[chosen]]
+    # What goes on in the same group is one range: fewer for all that follows.
+    begins = np.ones(len(segment), dtype=bool)
+    begins[1:] = (cuts[segment[1:]] != cuts[segment[:-1] + 1]) | (
+        source[1:, [0, 3, 4]] != source[:-1, [0, 3, 4]]
+    ).any(axis=1)
+    ends = cuts[segment[np.append(np.flatnonzero(begins)[1:] - 1, len(segment) - 1)] + 1]
+    source, starts = source[begins], cuts[segment[begins]]
     shift = bases[source[:, 0]]
-    columns = (source[:, 0], cuts[segment] - shift, cuts[segment + 1] - shift, source[:, 3], source[:, 4])
+    columns = (source[:, 0], starts - shift, ends - shift, source[:, 3], source[:, 4])
     return [
         Placement(shard, start, stop, 0, group, _DTYPES[dtype], _DTYPES[dtype])
         for shard, start, stop, group, dtype in zip(*(column.tolist() for column in columns), strict=True)
