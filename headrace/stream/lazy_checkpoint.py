@@ -12,8 +12,8 @@ from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Target
 from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.indexing import Index, Ranges, Region, region_of
-from headrace.stream.load import refuse_twins
-from headrace.stream.opening import Opened, open_model
+from headrace.stream.load import open_whole_model
+from headrace.stream.opening import Opened
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, placed_bytes, plan_reads
 from headrace.stream.retry import RetryPolicy, persistently
 from headrace.stream.select import BadSlice, in_file_order, place
@@ -40,9 +40,7 @@ def open_checkpoint(
         HeadraceError: of every kind that names, stores and headers can cause.
     """
     check_framework(framework)
-    opened = open_model(os.fspath(path), s3_credentials)
-    refuse_twins(opened.shards)
-    return LazyCheckpoint(opened, framework)
+    return LazyCheckpoint(open_whole_model(os.fspath(path), s3_credentials), framework)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

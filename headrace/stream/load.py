@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from headrace.errors import HeadraceError
 from headrace.stream.header import Shard
-from headrace.stream.opening import open_model, versions_of
-from headrace.stream.tensor_stream import LoadOptions, TensorStream
+from headrace.stream.opening import Opened, open_model, versions_of
+from headrace.stream.tensor_stream import LoadOptions, TensorStream, telling
 from headrace.stream.tensors import Framework
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _load(
     framework: Framework,
     options: LoadOptions,
 ) -> dict[str, Any]:
-    opened = open_model(path, s3_credentials)
-    refuse_twins(opened.shards)
+    with telling(is_distributed):
+        opened = open_whole_model(path, s3_credentials)
     stream = TensorStream(
         opened, device, keeps_all=True, is_distributed=is_distributed, framework=framework, **options
     )
@@ -108,7 +108,18 @@ def _load(
     return {tensor.name: found[tensor.name] for tensor in stream.selection.tensors}
 
 
-def refuse_twins(shards: tuple[Shard, ...]) -> None:
+def open_whole_model(path: str, credentials: object | None) -> Opened:
+    """What open_model opens, if each name stands for one tensor. Raises TensorTwice too."""
+    opened = open_model(path, credentials)
+    try:
+        _refuse_twins(opened.shards)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _refuse_twins(shards: tuple[Shard, ...]) -> None:
     """Raise TensorTwice, naming the files, where a name is in two of them."""
     seen: dict[str, str] = {}
     for shard in shards:

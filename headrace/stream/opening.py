@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from headrace.source.files import INDEX_NAME, choose_weights
-from headrace.source.objects import Listing
+from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource, parse_object, parse_source
 from headrace.store.base import Found, Reader, Store, read_range
 from headrace.store.errors import TransientError
@@ -41,6 +41,16 @@ class Opened:
     store: Store
     shards: tuple[Shard, ...]
     readers: tuple[Reader, ...] = ()
+
+    @property
+    def items(self) -> list[ObjectInfo]:
+        """The objects, as plans count them."""
+        return [shard.item for shard in self.shards]
+
+    def close(self) -> None:
+        """Close the connections, where nobody takes them over."""
+        for reader in self.readers:
+            reader.close()
 
 
 def open_objects(paths: Sequence[str], credentials: object | None) -> Opened:

@@ -10,7 +10,7 @@ from headrace.stream.indexing import Index
 from headrace.stream.opening import open_objects
 from headrace.stream.progress import Progress
 from headrace.stream.select import SelectedTensor, TensorParallel
-from headrace.stream.tensor_stream import StreamOptions, TensorStream
+from headrace.stream.tensor_stream import StreamOptions, TensorStream, telling
 from headrace.stream.tensors import Framework
 from headrace.stream.verify_mode import VerifyMode
 
@@ -108,7 +108,8 @@ class SafetensorsStreamer:
                 remedy="Take them with get_tensors(), or use another SafetensorsStreamer.",
             )
         self._end_stream()
-        opened = open_objects([os.fspath(path) for path in paths], s3_credentials)
+        with telling(is_distributed):
+            opened = open_objects([os.fspath(path) for path in paths], s3_credentials)
         self._stream = TensorStream(
             opened,
             device or "cpu",

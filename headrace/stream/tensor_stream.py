@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -10,7 +11,7 @@ from headrace.stream.indexing import Index
 from headrace.stream.memory_limit import MemoryGate, fit_chunks, limit_bytes
 from headrace.stream.memory_room import WORKING_BYTES, check_room, memory_room
 from headrace.stream.opening import Opened
-from headrace.stream.plan import DEFAULT_CHUNK_BYTES, plan_reads
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
 from headrace.stream.progress import Progress
 from headrace.stream.select import Selection, TensorParallel, select
 from headrace.stream.tensor_memory import TensorMemory
@@ -65,7 +66,10 @@ class TensorStream:
 
     Attributes:
         selection: what comes, in reading order.
+        taken: how many tensors were.
     """
+
+    _transfer: "Transfer | DistributedTransfer"
 
     def __init__(
         self,
@@ -95,64 +99,82 @@ class TensorStream:
         Raises:
             HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
         """
-        self._device, self._framework = str(device), framework
+        self._device, self._framework = str(device or "cpu"), framework
+        self._verifier: BlockVerifier | None = None
         try:
-            check_framework(framework, self._device)
-            settings = read_settings()
-            concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
-            chunk_bytes = check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
-            check_positive(rate_limit_mb_s, "rate_limit_mb_s")
-            check_positive(deadline_s, "deadline_s")
-            self.selection = select(
-                opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
-            )
-            limit = _check_memory(
-                self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
-            )
-            self._verifier = _verifier(verify, opened)
+            with telling(is_distributed):
+                check_framework(framework, self._device)
+                settings = read_settings()
+                concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
+                chunk_bytes = (
+                    check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
+                )
+                check_positive(rate_limit_mb_s, "rate_limit_mb_s")
+                check_positive(deadline_s, "deadline_s")
+                self.selection = select(
+                    opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
+                )
+                if "torch" in sys.modules:  # else its import is left for when bytes are on their way
+                    self._check_dtypes()
+                limit = _check_memory(
+                    self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
+                )
+                self._verifier = _verifier(verify, opened)
+            sizes = [tensor.size_bytes for tensor in self.selection.tensors]
+            self._memory = TensorMemory(sizes)
+            self._gate = MemoryGate(sizes, limit) if limit is not None else None
+            self.taken = 0
+            self._finished: Iterator[int] | None = None
+            chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+            plan = plan_reads(self.selection.placements, chunk_bytes)
+            plan = plan if limit is None else fit_chunks(plan, sizes, limit)
+            options: ReadOptions = {
+                "concurrency": concurrency,
+                "readers": opened.readers,
+                "deadline_s": deadline_s,
+                "verifier": self._verifier,
+            }
+            if is_distributed:
+                self._transfer = self._start_shared(plan, opened, chunk_bytes, rate_limit_mb_s, options)
+            else:
+                self._transfer = Transfer(
+                    plan,
+                    opened.items,
+                    opened.store,
+                    self._memory.view,
+                    gate=self._gate,
+                    rate_limit_mb_s=rate_limit_mb_s,
+                    **options,
+                )
         except BaseException:
-            for reader in opened.readers:
-                reader.close()
+            opened.close()
+            if self._verifier is not None:
+                self._verifier.close()
             raise
-        chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
-        plan = plan_reads(self.selection.placements, chunk_bytes)
-        sizes = [tensor.size_bytes for tensor in self.selection.tensors]
-        self._memory = TensorMemory(sizes)
-        self._gate = MemoryGate(sizes, limit) if limit is not None else None
-        self.taken = 0
-        self._finished: Iterator[int] | None = None
-        plan = plan if limit is None else fit_chunks(plan, sizes, limit)
-        items = [shard.item for shard in opened.shards]
-        options: ReadOptions = {
-            "concurrency": concurrency,
-            "readers": opened.readers,
-            "deadline_s": deadline_s,
-            "verifier": self._verifier,
-        }
-        self._transfer: Transfer | DistributedTransfer
-        if is_distributed:
-            from headrace.stream.distributed import start_distributed
 
-            self._transfer = start_distributed(
-                plan,
-                items,
-                opened.store,
-                self._memory.view,
-                chunk_bytes=chunk_bytes,
-                gate=self._gate,
-                rate_limit_mb_s=rate_limit_mb_s,
-                **options,
-            )
-        else:
-            self._transfer = Transfer(
-                plan,
-                items,
-                opened.store,
-                self._memory.view,
-                gate=self._gate,
-                rate_limit_mb_s=rate_limit_mb_s,
-                **options,
-            )
+    def _start_shared(
+        self,
+        plan: ReadPlan,
+        opened: Opened,
+        chunk_bytes: int,
+        rate_limit_mb_s: float | None,
+        options: "ReadOptions",
+    ) -> "Transfer | DistributedTransfer":
+        from headrace.stream.distributed import start_distributed
+
+        return start_distributed(
+            plan,
+            opened.items,
+            opened.store,
+            self._memory.view,
+            chunk_bytes=chunk_bytes,
+            gate=self._gate,
+            rate_limit_mb_s=rate_limit_mb_s,
+            **options,
+        )
+
+    def _check_dtypes(self) -> None:
+        check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
 
     @property
     def complete(self) -> bool:
@@ -166,7 +188,7 @@ class TensorStream:
             BadFramework: torch lacks a dtype; before the first tensor.
             StoreError: what ended the transfer.
         """
-        check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
+        self._check_dtypes()
         if self._finished is None:
             self._finished = self._transfer.finished_groups()
         for number in self._finished:
@@ -215,6 +237,15 @@ def _verifier(mode: VerifyMode, opened: Opened) -> "BlockVerifier | None":
     from headrace.stream.verify_opened import verify_opened
 
     return verify_opened(mode, opened)
+
+
+def telling(is_distributed: bool) -> contextlib.AbstractContextManager[None]:
+    """Around what comes before a load starts: where ranks share it, the others learn of an error."""
+    if not is_distributed:
+        return contextlib.nullcontext()
+    from headrace.stream.ranks.telling import telling_peers
+
+    return telling_peers()
 
 
 def _check_memory(
