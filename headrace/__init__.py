@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.stream.header import BadHeader
     from headrace.stream.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
     from headrace.stream.load import load_file
+    from headrace.stream.map_file import map_file
     from headrace.stream.memory_limit import MemoryLimitTooSmall
     from headrace.stream.memory_room import NotEnoughMemory
     from headrace.stream.object_storage_model import ObjectStorageModel
@@ -55,6 +56,7 @@ _PLACES = {
     "TensorParallel": "headrace.stream.select",
     "list_safetensors": "headrace.stream.pull",
     "load_file": "headrace.stream.load",
+    "map_file": "headrace.stream.map_file",
     "open_checkpoint": "headrace.stream.lazy_checkpoint",
     "pull_files": "headrace.stream.pull",
 }
@@ -88,6 +90,7 @@ __all__ = [
     "__version__",
     "list_safetensors",
     "load_file",
+    "map_file",
     "open_checkpoint",
     "pull_files",
 ]
