@@ -47,6 +47,17 @@ def test_tokens_that_grow_dearer_with_the_context_get_fewer() -> None:
         pace.observe(prefill_tokens=budget, decodes=4, seconds=taken)
 
 
+def test_dearer_tokens_are_believed_sooner_than_cheaper_ones() -> None:
+    def price_after(first: float, second: float) -> float:
+        pace = PrefillPace(4096, goal_s=1.0)
+        for token_s in (first, second):
+            pace.observe(prefill_tokens=100, decodes=0, seconds=100 * token_s)
+        return 1.0 / pace.budget(somebody_waits=True)
+
+    assert abs(price_after(0.001, 0.002) - 0.0016) < 1e-5
+    assert abs(price_after(0.002, 0.001) - 0.0017) < 1e-5
+
+
 def test_a_base_from_busier_times_does_not_make_tokens_look_free() -> None:
     pace = PrefillPace(512, goal_s=0.08)
     for _ in range(50):
