@@ -16,6 +16,8 @@ from headrace.store.errors import TransientError
 from headrace.store.tunnel import open_tunnel, refusal
 
 STALL_TIMEOUT_S = 30.0
+# Whoever waits for the first answer waits at a terminal.
+FIRST_STALL_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 64 << 10
 _RECEIVE_BYTES = 16 << 10
 _MAX_ERROR_BODY = 64 << 10
@@ -55,6 +57,14 @@ class HttpConnection:
         self._early = b""  # body bytes that came with the head
         self._left: int | None = 0  # body bytes to come, None when the parser must unwrap them
         self._reuse = False
+
+    def be_patient(self, stall_timeout_s: float) -> None:
+        """Bear silences of this length from now on."""
+        if stall_timeout_s == self._stall_timeout_s:
+            return
+        self._stall_timeout_s = stall_timeout_s
+        if self._socket is not None:
+            _set_timeout(self._socket, stall_timeout_s)
 
     def request(self, target: str, headers: Sequence[tuple[str, str]], *, method: str = "GET") -> Head:
         """Send a request without a body and read the response's head.
@@ -208,10 +218,7 @@ class HttpConnection:
                 if self.endpoint.proxy is not None:
                     open_tunnel(connection, self.endpoint, self.endpoint.proxy)
                 connection = start_tls(connection, self.endpoint, self._register)
-                # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
-                connection.settimeout(self._stall_timeout_s)
-            else:
-                _set_kernel_timeout(connection, self._stall_timeout_s)
+            _set_timeout(connection, self._stall_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -276,7 +283,11 @@ def _is_quiet(connection: socket.socket) -> bool:
     return not poller.poll(0)
 
 
-def _set_kernel_timeout(connection: socket.socket, seconds: float) -> None:
+def _set_timeout(connection: socket.socket, seconds: float) -> None:
+    if isinstance(connection, ssl.SSLSocket):
+        # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
+        connection.settimeout(seconds)
+        return
     # By the kernel: Python's own would poll() before each recv.
     connection.settimeout(None)
     whole, part = divmod(seconds, 1)

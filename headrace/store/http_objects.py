@@ -10,7 +10,7 @@ from headrace.source.web_address import WebAddress
 from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.errors import NotFound, StoreError
-from headrace.store.http import STALL_TIMEOUT_S, Head
+from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.proxy import is_loopback
 from headrace.store.receive import receive_found, receive_into
 from headrace.store.spares import Spares
@@ -91,6 +91,7 @@ class HttpReader:
     ) -> None:
         """Args: prefixes: by key, first bytes that are known already, each to be taken once."""
         self._source, self._settings, self._prefixes = source, settings, prefixes
+        self._stall_timeout_s = stall_timeout_s
         self._home = f"{source.scheme}://{source.bucket}"
         self._connection = WebConnection(settings, self._home, stall_timeout_s)
         self._moved: dict[str, WebAddress] = {}  # where redirects led to
@@ -99,6 +100,13 @@ class HttpReader:
         """See Store.look_up."""
         folder = f"/{self._source.prefix}/" if self._source.prefix else "/"
         key = folder + quote(name)
+        self._connection.be_patient(min(self._stall_timeout_s, FIRST_STALL_TIMEOUT_S))
+        try:
+            return self._look_up(key, name, first_bytes)
+        finally:
+            self._connection.be_patient(self._stall_timeout_s)
+
+    def _look_up(self, key: str, name: str, first_bytes: int) -> Found:
         uri = self._source.uri_of(name)
         answer = self._get(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri)
         if answer.head.status == 416:  # an empty object has no first byte

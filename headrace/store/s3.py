@@ -18,7 +18,7 @@ from headrace.store.errors import (
     StoreError,
     Unsupported,
 )
-from headrace.store.http import STALL_TIMEOUT_S, Head, HttpConnection
+from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head, HttpConnection
 from headrace.store.receive import receive_found, receive_into
 from headrace.store.s3_errors import error_of_response
 from headrace.store.s3_listing import ListPage, NotAListing, parse_page
@@ -27,8 +27,6 @@ from headrace.store.spares import Spares
 from headrace.store.stored_checksum import StoredChecksum, checksum_in
 from headrace.store.versions import is_weak, warn_of_weak_versions
 
-# Whoever waits for the first answer waits at a terminal.
-LIST_STALL_TIMEOUT_S = 10.0
 _MAX_LIST_BYTES = 16 << 20
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
@@ -59,7 +57,7 @@ class S3Store:
             NotFound: the bucket does not exist, or nothing lies under the prefix.
             StoreError: as the taxonomy says.
         """
-        stall_timeout_s = min(self.stall_timeout_s, LIST_STALL_TIMEOUT_S)
+        stall_timeout_s = min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
         connection = S3Connection(self.settings, self.source.bucket, stall_timeout_s)
         try:
             prefix = self.source.prefix + "/" if self.source.prefix else ""
@@ -208,7 +206,7 @@ class S3Reader:
     """Ranged reads of listed objects, each pinned to the listed version."""
 
     def __init__(self, source: ModelSource, settings: S3Settings, stall_timeout_s: float) -> None:
-        self._source, self._settings = source, settings
+        self._source, self._settings, self._stall_timeout_s = source, settings, stall_timeout_s
         self._connection = S3Connection(settings, source.bucket, stall_timeout_s)
 
     def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
@@ -224,8 +222,13 @@ class S3Reader:
         prefix = self._source.prefix
         key = f"{prefix}/{name}" if prefix else name
         uri = self._source.uri_of(name)
-        head = self._with_renewal(lambda: self._ask(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri))
-        return receive_found(self._connection.http, head, key, name, first_bytes, uri)
+        http = self._connection.http
+        http.be_patient(min(self._stall_timeout_s, FIRST_STALL_TIMEOUT_S))
+        try:
+            head = self._with_renewal(lambda: self._ask(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri))
+            return receive_found(http, head, key, name, first_bytes, uri)
+        finally:
+            http.be_patient(self._stall_timeout_s)
 
     def _with_renewal(self, request: Callable[[], Head]) -> Head:
         """Make a request; once more with other credentials, if there are others now.

@@ -47,6 +47,10 @@ class WebConnection:
         self._lock = threading.Lock()
         self._aborted = False
 
+    def be_patient(self, stall_timeout_s: float) -> None:
+        """Bear silences of this length from the next request on."""
+        self._stall_timeout_s = stall_timeout_s
+
     def get(self, address: WebAddress, headers: Sequence[tuple[str, str]], uri: str) -> Answer:
         """Send a GET and read the head of the answer that redirects lead to.
 
@@ -57,6 +61,7 @@ class WebConnection:
         """
         for _ in range(MAX_REDIRECTS + 1):
             http = self._connection(address)
+            http.be_patient(self._stall_timeout_s)
             own = [("Host", address.host)]
             if carries_token(self._settings, self._home, address):
                 own.append(("Authorization", f"Bearer {self._settings.token}"))

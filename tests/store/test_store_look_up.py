@@ -12,7 +12,9 @@ import pytest
 from headrace.source.uri import parse_source
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Unsupported
+from headrace.store.http_objects import HttpStore
 from headrace.store.local import LocalStore
+from headrace.store.web_settings import resolve_web_settings
 from tests.faults import server as faults
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import Behaviour, FaultServer, Stored, fault_server
@@ -148,6 +150,27 @@ def test_a_name_that_leads_out_of_the_prefix_is_never_asked_for(
         with pytest.raises(NotFound, match="No object can have the name"):
             store.look_up(name, 1)
     assert server.log == []
+
+
+@pytest.mark.parametrize("module", ["s3", "http_objects"])
+def test_a_server_that_says_nothing_is_given_up_sooner_than_in_the_middle_of_a_load(
+    module: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"headrace.store.{module}.FIRST_STALL_TIMEOUT_S", 0.2)
+    source = parse_source(f"{server.url}/bucket/model")
+    store = (
+        HttpStore(source, resolve_web_settings({}), stall_timeout_s=0.5)
+        if module == "http_objects"
+        else store_of(server, stall_timeout_s=0.5)
+    )
+    item = store.look_up(NAME, 10).item
+    server.play(faults.stall_before_head)
+    with pytest.raises(TransientError, match=r"No byte came for 0\.2 s"):
+        store.look_up(NAME, 10)
+    store.look_up(NAME, 10)
+    server.play(faults.stall(10))
+    with pytest.raises(TransientError, match=r"No byte came for 0\.5 s"):  # by the reader that is left
+        read_whole(store.open_reader(), item)
 
 
 # ---- folders
