@@ -206,6 +206,7 @@ def outcome(
         "refused": ["whole"] * size,
         "stopped": ["whole"] * size,
         "killed": ["whole"] * size,
+        "after": ["whole"] * size,
     }
     files = {name: checkpoint(seed) for seed, name in enumerate(kinds)}
     with fault_server({f"model/{name}.safetensors": data for name, data in files.items()}) as server:
@@ -217,7 +218,7 @@ def outcome(
             "ring_bytes": 16 * CHUNK,
         }
         loads = [{**common, "name": f"{name}.safetensors", "kinds": each} for name, each in kinds.items()]
-        loads[-2]["silence_timeout_s"] = SILENCE_TIMEOUT_S
+        loads[-3]["silence_timeout_s"] = SILENCE_TIMEOUT_S
         if size == 2:
             kinds = {"smollm2": ["rows", "whole"], **kinds}
             real = {"uri": smollm2_uri, "environment": seaweed.environment(), "name": "model.safetensors"}
@@ -226,7 +227,7 @@ def outcome(
             )
         result = Outcome(size, kinds, files)
         with group(size, tmp_path_factory.mktemp("group"), loads) as ranks:
-            for name in [name for name in kinds if name not in ("stopped", "killed")]:
+            for name in [name for name in kinds if name not in ("stopped", "killed", "after")]:
                 result.answers[name] = ranks.answers()
                 result.asked_bytes[name] = data_bytes(server, name, files[name]) if name in files else 0
             server.stalled.get()  # the load cannot end any more
@@ -240,6 +241,7 @@ def outcome(
                 pass
             ranks.processes[1].kill()
             result.answers["killed"] = [ranks.answer(rank) for rank in others]
+            result.answers["after"] = [ranks.answer(rank) for rank in others]
             result.exits = [ranks.processes[rank].wait(ENDS_WITHIN_S) for rank in others]
     return result
 
@@ -296,3 +298,12 @@ def test_a_killed_rank_ends_the_others_and_is_named(outcome: Outcome) -> None:
         assert answer["text"].startswith("Rank 1 of the distributed load was lost: its process ended")
         assert answer["left"] == []
     assert outcome.exits == [0] * (outcome.size - 1)
+
+
+def test_a_rank_that_died_before_it_came_is_not_waited_for(outcome: Outcome) -> None:
+    for answer in outcome.answers["after"]:
+        assert answer["error"] == "RanksCannotMeet"
+        assert answer["text"].endswith(
+            "Probably one of them has ended: see its log, then load again on all ranks."
+        )
+        assert answer["left"] == []
