@@ -1,48 +1,21 @@
 """Rounds of fresh processes: in each round every loader loads once, in an order that moves on from round to round."""
 
-import json
-import mmap
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import headrace
-from headrace.bench.child import BOOTSTRAP
+from headrace.bench.process import Contestant, LoaderFailed, answer_of
 from headrace.bench.scene import Measurement, Scene
-from headrace.errors import HeadraceError
+from headrace.bench.warm import WarmMemory
 
 _USUAL_CONNECTIONS = 4
 _LOOK_BYTES = 32 << 20
 _FAST_BYTES_PER_S = 250e6
 _CALIBRATION = (2, 4, 8)
 _CALIBRATION_BYTES = 256 << 20
-_PACKAGE = Path(headrace.__file__).parent
-_OURS = "from headrace.bench.child import main; main()"
-
-
-class LoaderFailed(HeadraceError):
-    """A loader did not load."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """One loader, ready to run.
-
-    Attributes:
-        name: as reports call it.
-        scene: what it is told.
-        python: the interpreter that it lives in; None is ours.
-        environ: of its process.
-    """
-
-    name: str
-    scene: Scene
-    python: str | None
-    environ: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +36,34 @@ class Watcher(Protocol):
         """It has ended."""
 
 
+def _nothing() -> None:
+    """Before a load nothing is to be done."""
+
+
 def probe(contestant: Contestant, timeout_s: float = 60.0) -> dict[str, str] | Absent:
     """The versions of a loader's packages, or what it lacks. Raises LoaderFailed."""
-    answer = _answer(replace(contestant, scene=Scene(contestant.scene.loader, probe=True)), timeout_s)
+    asked = replace(contestant, scene=Scene(contestant.scene.loader, probe=True))
+    answer = answer_of(asked, timeout_s, _nothing)
     if "absent" in answer:
         return Absent(contestant.name, f"{contestant.python or sys.executable} has no {answer['absent']}")
     versions: dict[str, str] = answer["versions"]
     return versions
 
 
-def run_once(contestant: Contestant, timeout_s: float, access_log: Path | None = None) -> Measurement:
+def run_once(
+    contestant: Contestant,
+    timeout_s: float,
+    access_log: Path | None = None,
+    before_load: Callable[[], None] = _nothing,
+) -> Measurement:
     """One load in a fresh process. Raises LoaderFailed.
 
     Args:
         access_log: of the server: the lines that it grows by are the requests.
+        before_load: called when the process has imported what it needs and is about to load.
     """
     lines_before = _lines(access_log) if access_log else 0
-    measurement = Measurement.from_dict(_answer(contestant, timeout_s))
+    measurement = Measurement.from_dict(answer_of(contestant, timeout_s, before_load))
     if access_log is None:
         return measurement
     return replace(measurement, requests=_lines(access_log) - lines_before)
@@ -91,25 +75,31 @@ def run_rounds(
     timeout_s: float,
     watcher: Watcher,
     access_log: Path | None = None,
+    warm_bytes: int = 0,
 ) -> dict[str, list[Measurement]]:
     """Measurements of each loader, one of each round: those of the same number belong together.
 
-    Round 0 is not counted: it warms memory, caches and the server up.
+    Round 0 is not counted: it warms caches and the server up.
+
+    Args:
+        warm_bytes: memory that is touched before each load and free when it begins.
 
     Raises LoaderFailed: a loader failed, or two of them did not give the same tensors.
     """
     results: dict[str, list[Measurement]] = {contestant.name: [] for contestant in contestants}
     digests: dict[str, str] = {}
-    for number in range(rounds + 1):
-        at = number % len(contestants)
-        for contestant in (*contestants[at:], *contestants[:at]):
-            watcher.begin(contestant.name, number)
-            measurement = run_once(contestant, timeout_s, access_log)
-            if number:
-                results[contestant.name].append(measurement)
-            watcher.end(contestant.name, contestant.scene.size_bytes / 1e9 / measurement.wall_s)
-            digests[contestant.name] = measurement.digest
-            _compare(digests)
+    with WarmMemory(warm_bytes) as warm:
+        for number in range(rounds + 1):
+            at = number % len(contestants)
+            for contestant in (*contestants[at:], *contestants[:at]):
+                watcher.begin(contestant.name, number)
+                measurement = run_once(contestant, timeout_s, access_log, warm.release)
+                warm.hold()
+                if number:
+                    results[contestant.name].append(measurement)
+                watcher.end(contestant.name, contestant.scene.size_bytes / 1e9 / measurement.wall_s)
+                digests[contestant.name] = measurement.digest
+                _compare(digests)
     return results
 
 
@@ -140,51 +130,12 @@ def calibrated(bare: Contestant, timeout_s: float) -> Contestant:
     return replace(bare, scene=replace(bare.scene, connections=best))
 
 
-def warm_memory(size_bytes: int) -> None:
-    """Touch and give back so much memory: what a guest has never touched costs several times more at first."""
-    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        for page in range(0, size_bytes, mmap.PAGESIZE):
-            memory[page] = 1
-
-
 def available_bytes() -> int:
     """Memory that can be had without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _answer(contestant: Contestant, timeout_s: float) -> dict[str, Any]:
-    if contestant.python is None:
-        command = [sys.executable, "-c", _OURS]
-    else:
-        command = [contestant.python, "-P", "-c", BOOTSTRAP, str(_PACKAGE)]
-    try:
-        done = subprocess.run(
-            command,
-            input=contestant.scene.to_json().encode(),
-            capture_output=True,
-            env=dict(contestant.environ),
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LoaderFailed(
-            f"{contestant.name} did not end within {timeout_s:.0f} s.", remedy="Give it more with --timeout."
-        ) from None
-    except OSError as error:
-        raise LoaderFailed(
-            f"{command[0]} cannot be run: {error.strerror}.", remedy="Check --peers-python."
-        ) from None
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise LoaderFailed(
-            f"{contestant.name} ended with status {done.returncode}: {lines[-1] if lines else 'no message'}",
-            remedy=f"Leave it out of --vs, or see what it says: its Python is {command[0]}.",
-        )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
 
 
 def _lines(path: Path) -> int:

@@ -13,7 +13,8 @@ from headrace.cli.parser import UsageError
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.bench.runs import Absent, Contestant
+    from headrace.bench.process import Contestant
+    from headrace.bench.runs import Absent
     from headrace.bench.scene import Measurement
     from headrace.bench.target import Target
 
@@ -139,7 +140,8 @@ def _gather(
     target: "Target", args: argparse.Namespace, python: str | None
 ) -> "tuple[list[Contestant], dict[str, dict[str, str]], list[Absent]]":
     """Who takes part, with the versions of their packages; and who does not."""
-    from headrace.bench.runs import Absent, Contestant, probe
+    from headrace.bench.process import Contestant
+    from headrace.bench.runs import Absent, probe
     from headrace.bench.target import scene_for
 
     own = dict(os.environ)
@@ -185,7 +187,7 @@ def _present(answer: "dict[str, str] | Absent") -> dict[str, str]:
 def _measure(
     contestants: "list[Contestant]", target: "Target", args: argparse.Namespace
 ) -> "dict[str, list[Measurement]]":
-    from headrace.bench.runs import available_bytes, calibrated, run_rounds, warm_memory
+    from headrace.bench.runs import available_bytes, calibrated, run_rounds
     from headrace.cli.bench_progress import BenchProgress
 
     size_bytes, available = target.scene.size_bytes, available_bytes()
@@ -194,12 +196,13 @@ def _measure(
             f"{args.uri} has {size_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB of memory are free.",
             remedy="Name one of its objects instead.",
         )
-    warm_memory(min(2 * size_bytes + (256 << 20), available * 7 // 10))
     bare, *others = contestants
     if args.wire_connections is None:
         bare = calibrated(bare, args.timeout)
     with BenchProgress((args.runs + 1) * len(contestants), args.runs, sys.stderr) as progress:
-        return run_rounds([bare, *others], args.runs, args.timeout, progress, args.access_log)
+        # Some peers take as much again as the tensors need.
+        warm_bytes = min(size_bytes * 3 // 2 + (128 << 20), available * 7 // 10)
+        return run_rounds([bare, *others], args.runs, args.timeout, progress, args.access_log, warm_bytes)
 
 
 def _report(

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headrace.bench import runs
 from headrace.bench.meter import Loaded, measure
-from headrace.bench.runs import Absent, Contestant, LoaderFailed, probe, run_once, run_rounds
+from headrace.bench.process import Contestant, LoaderFailed
+from headrace.bench.runs import Absent, probe, run_once, run_rounds
 from headrace.bench.scene import Measurement, Object, Scene
+from headrace.bench.warm import WarmMemory
 
 TIMEOUT_S = 60.0
 
@@ -121,17 +122,48 @@ def test_a_load_that_takes_too_long_is_ended(file: Object) -> None:
         run_once(contestant("wire", "bare", file), 0.01)
 
 
-def test_the_servers_log_counts_the_requests(
-    file: Object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_servers_log_counts_the_requests(file: Object, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("before\n")
-    load = runs._answer
 
-    def served(contestant: Contestant, timeout_s: float) -> dict[str, object]:
-        with open(log, "a") as file:
-            file.write("one\ntwo\n")
-        return load(contestant, timeout_s)
+    def serve() -> None:
+        with open(log, "a") as lines:
+            lines.write("one\ntwo\n")
 
-    monkeypatch.setattr(runs, "_answer", served)
-    assert run_once(contestant("wire", "bare", file), TIMEOUT_S, log).requests == 2
+    assert run_once(contestant("wire", "bare", file), TIMEOUT_S, log, serve).requests == 2
+
+
+def test_what_is_to_happen_before_a_load_happens_before_it(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    waits_for_it = Object(str(late), 4, path=str(late))
+    measured = run_once(
+        contestant("wire", "bare", waits_for_it),
+        TIMEOUT_S,
+        before_load=lambda: bool(late.write_bytes(b"1234")),
+    )
+    assert measured.tensor_bytes == 4
+
+
+def test_a_process_that_ends_without_a_word_is_a_failure(file: Object, tmp_path: Path) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    with pytest.raises(LoaderFailed, match="wire ended with status -9: no message"):
+        run_once(contestant("wire", "bare", file, python=str(killed)), TIMEOUT_S)
+
+
+def test_warm_memory_is_touched_while_it_is_held_and_free_otherwise() -> None:
+    before = resident_bytes()
+    with WarmMemory(40 << 20) as warm:
+        assert resident_bytes() - before >= 39 << 20
+        warm.release()
+        warm.release()
+        assert resident_bytes() - before < 20 << 20
+        warm.hold()
+        assert resident_bytes() - before >= 39 << 20
+    assert resident_bytes() - before < 20 << 20
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
