@@ -1,4 +1,5 @@
 #include "attention.h"
+#include "kernels.h"
 
 namespace {
 
@@ -8,7 +9,7 @@ int fastest() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16") && headrace::has_amx()) return kAmx;
+    if (headrace::kAmxBf16.is_here()) return kAmx;  // and all that it goes with
     if (avx512) return kAvx512;
     if (avx2) return kAvx2;
 #endif

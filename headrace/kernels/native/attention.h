@@ -47,6 +47,5 @@ void attention_generic(int type, const HeadraceAttention& call);
 void attention_avx2(int type, const HeadraceAttention& call);
 void attention_avx512(int type, const HeadraceAttention& call);
 void attention_amx(const HeadraceAttention& call);
-bool has_amx();
 #endif
 }  // namespace headrace

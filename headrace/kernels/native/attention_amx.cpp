@@ -8,8 +8,6 @@
 #include <vector>
 
 #if defined(__x86_64__)
-#include <sys/syscall.h>
-#include <unistd.h>
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")
 #define HEADRACE_LANES 16
 #include "attention_core.h"
@@ -20,15 +18,22 @@ namespace {
 class TilesInUse {
   public:
     TilesInUse() {
-        struct alignas(64) {
-            uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-            uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-        } const shape;
-        _tile_loadconfig(&shape);
+        _tile_loadconfig(&kShape);
     }
     ~TilesInUse() { _tile_release(); }
+
+  private:
+    struct alignas(64) Shape {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    };
+    static constexpr Shape kShape = {
+        1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 };
+
+// GCC knows neither what tile instructions read nor what they write: all of it must be in memory around them.
+HEADRACE_INLINE void settle_memory() { __asm__ volatile("" ::: "memory"); }
 
 struct AmxProducts {
     using Element = BFloat16;
@@ -81,6 +86,7 @@ struct AmxProducts {
     }
 
     static void scores(float* to, const BFloat16* query, const BFloat16* keys, int rows, int padded, int tile_keys) {
+        settle_memory();
         const bool two = rows > 16;
         for (int key = 0; key < tile_keys; key += 32) {
             _tile_zero(0);
@@ -104,6 +110,7 @@ struct AmxProducts {
             _tile_stored(2, to + 16 * kTile + key, kTile * 4);
             _tile_stored(3, to + 16 * kTile + key + 16, kTile * 4);
         }
+        settle_memory();
     }
 
     static HEADRACE_INLINE void put_weights(BFloat16* to, Vector first, Vector second) {
@@ -111,6 +118,7 @@ struct AmxProducts {
     }
 
     static void add(float* sums, const BFloat16* weights, const BFloat16* values, int rows, int padded, int tile_keys) {
+        settle_memory();
         const bool two = rows > 16;
         for (int at = 0; at < padded; at += 32) {
             _tile_loadd(0, sums + at, padded * 4);
@@ -136,6 +144,7 @@ struct AmxProducts {
             _tile_stored(2, sums + 16 * padded + at, padded * 4);
             _tile_stored(3, sums + 16 * padded + at + 16, padded * 4);
         }
+        settle_memory();
     }
 
     static void unpack(float* sums, int padded) {
@@ -152,13 +161,4 @@ struct AmxProducts {
 }  // namespace
 
 void headrace::attention_amx(const HeadraceAttention& call) { Attention<AmxProducts>(call).run(); }
-
-// The processor has it, and the kernel lets this process use it: it asks for 8 KiB of state a thread.
-bool headrace::has_amx() {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    __asm__("cpuid" : "=a"(eax), "=b"(ebx), "=c"(ecx), "=d"(edx) : "a"(7), "c"(0));
-    const bool tiles = edx >> 24 & 1, bfloat16 = edx >> 22 & 1;
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return tiles && bfloat16 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 #endif
