@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote
 
-from headrace.errors import HeadraceError
+from headrace.source.bad_source import BadSource as BadSource
+from headrace.source.gs_uri import gs_bucket_and_key
 from headrace.source.web_address import web_address
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_YET = {
-    "gs": "Google Cloud Storage",
     "az": "Azure Blob Storage",
     "abfs": "Azure Blob Storage",
     "abfss": "Azure Blob Storage",
@@ -20,16 +20,12 @@ _NOT_YET = {
 }
 
 
-class BadSource(HeadraceError):
-    """The model's name cannot be understood or is not supported."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a model is.
 
     Attributes:
-        scheme: "s3", "http", "https" or "file".
+        scheme: "s3", "gs", "http", "https" or "file".
         bucket: the bucket's name; host and port of a web server, in lower case and without the scheme's own
             port; "" for a folder.
         prefix: the key prefix without slashes at its ends ("" is the bucket's root), or the folder's
@@ -39,7 +35,7 @@ class ModelSource:
             and never shown.
     """
 
-    scheme: Literal["s3", "file", "http", "https"]
+    scheme: Literal["s3", "gs", "file", "http", "https"]
     bucket: str
     prefix: str
     text: str
@@ -65,9 +61,9 @@ class ModelSource:
 def parse_source(text: str) -> ModelSource:
     """Read a model's name.
 
-    `s3://bucket[/prefix]` in any case of the scheme, where slashes at the prefix's ends do not count and those
-    inside do (`a//b` is not `a/b`); `http(s)://host[:port]/path`, without a query; `file:///path`, `/path`,
-    `./path` and `~/path` for a folder, which must exist. A URI never falls back to a hub.
+    `s3://bucket[/prefix]` and `gs://bucket[/prefix]` in any case of the scheme, where slashes at the prefix's
+    ends do not count and those inside do (`a//b` is not `a/b`); `http(s)://host[:port]/path`, without a query;
+    `file:///path`, `/path`, `./path` and `~/path` for a folder, which must exist. A URI never falls back to a hub.
 
     Raises:
         BadSource: a scheme that is unknown or not supported yet, a URI without a bucket or host or with . or
@@ -82,6 +78,9 @@ def parse_source(text: str) -> ModelSource:
     if scheme == "s3":
         bucket, prefix = _bucket_and_key(rest, text)
         return ModelSource("s3", bucket, prefix.strip("/"), text)
+    if scheme == "gs":
+        bucket, prefix = gs_bucket_and_key(rest, text)
+        return ModelSource("gs", bucket, prefix.strip("/"), text)
     if scheme in ("http", "https"):
         source = _web_source(text, scheme)
         if source.query:
@@ -114,6 +113,10 @@ def parse_object(text: str) -> tuple[ModelSource, str]:
         bucket, key = _bucket_and_key(rest, text)
         folder, name = _split(key, text)
         return ModelSource("s3", bucket, folder, f"s3://{bucket}/{folder}".rstrip("/")), name
+    if scheme == "gs":
+        bucket, key = gs_bucket_and_key(rest, text)
+        folder, name = _split(key, text)
+        return ModelSource("gs", bucket, folder, f"gs://{bucket}/{folder}".rstrip("/")), name
     if scheme in ("http", "https"):
         source = _web_source(text, scheme, keep_slash=True)
         folder, quoted = _split(source.prefix, source.text)

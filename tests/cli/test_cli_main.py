@@ -163,9 +163,9 @@ def test_colours_can_be_declined(name: str, value: str, monkeypatch: pytest.Monk
 
 
 def test_a_wrong_model_ends_with_a_sentence_and_code_1() -> None:
-    done = headrace("serve", "gs://bucket/model")
+    done = headrace("serve", "ftp://bucket/model")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: gs:// ")
+    assert done.stderr.startswith("error: ftp:// ")
     assert "Traceback" not in done.stderr
 
 
@@ -177,11 +177,11 @@ def test_a_template_that_is_not_there_is_an_error_before_anything_starts() -> No
 
 def test_launch_server_is_serve_under_another_name() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.launch_server", "--model-path", "gs://bucket/model"],
+        [sys.executable, "-m", "headrace.launch_server", "--model-path", "ftp://bucket/model"],
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (1, headrace("serve", "gs://bucket/model").stderr)
+    assert (done.returncode, done.stderr) == (1, headrace("serve", "ftp://bucket/model").stderr)
 
 
 def test_launch_server_names_itself_in_its_usage_errors() -> None:

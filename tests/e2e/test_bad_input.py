@@ -71,7 +71,7 @@ def assert_sentence(ended: Ended, cause: str, remedy: str, secrets: tuple[str, .
         ("s3://no-such-bucket/qwen", r"s3://no-such-bucket.*no bucket no-such-bucket.*NoSuchBucket", "AWS_ENDPOINT_URL"),
         ("s3://models/no-such-prefix", r"s3://models/no-such-prefix.*(Nothing|no object|no config)", "push|prefix|folder|upload"),
         ("s3://models", r"There is: qwen/", "folder"),
-        ("gs://models/qwen", "not supported yet", "s3://"),
+        ("ftp://models/qwen", "not a scheme", "s3://"),
     ],
 )  # fmt: skip
 def test_a_name_that_leads_nowhere(
