@@ -2,6 +2,7 @@
 
 import random
 import socket
+import ssl
 import statistics
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.demo.store import Tls
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
@@ -20,8 +22,8 @@ from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer import Transfer
 from tests.faults import server as faults
-from tests.faults.opening import only_object, store_of
-from tests.faults.server import FaultServer, fault_server
+from tests.faults.opening import environment_of, only_object, store_of
+from tests.faults.server import FaultServer, Stored, fault_server
 
 KEY = "model/model.safetensors"
 CHUNK = 20_000
@@ -182,6 +184,24 @@ def test_hedges_can_be_forbidden(server: FaultServer) -> None:
     with pytest.raises(DeadlineExceeded):
         transfer.wait()
     assert transfer.progress().hedges == 0
+
+
+def test_over_tls_the_connection_that_is_interrupted_writes_nothing_wrong(loopback_tls: Tls) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(loopback_tls.certificate, loopback_tls.key)
+    server = FaultServer({KEY: Stored.of(DATA)}, tls=context)
+    try:
+        environment = {**environment_of(server), "AWS_CA_BUNDLE": str(loopback_tls.certificate)}
+        store = S3Store(parse_source("s3://bucket/model"), resolve_s3_settings(environment))
+        item = only_object(store)
+        server.play(*[faults.honest] * (CHUNKS - 2), faults.stall(5_000), faults.drip(3_000))
+        memory = bytearray(len(DATA))
+        transfer = Transfer(plan_of(), [item], store, memoryview(memory), policy=PATIENT)
+        transfer.wait()
+    finally:
+        server.stop()
+    assert memory == DATA
+    assert transfer.progress().hedges == 2
 
 
 # ---- least rate, deadline, cap

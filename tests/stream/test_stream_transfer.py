@@ -186,6 +186,19 @@ def test_buffers_are_made_when_they_are_about_to_be_read(store: LocalStore, item
     transfer.cancel()
 
 
+def test_tiny_neighbours_ride_together(store: LocalStore, items: list[ObjectInfo]) -> None:
+    made: dict[int, bytearray] = {}
+
+    def make(buffer: int) -> memoryview:
+        made[buffer] = bytearray(16)
+        return memoryview(made[buffer])
+
+    transfer = Transfer(plan_reads(rows_of_a(16)), items, store, make)
+    transfer.wait()
+    assert transfer.progress().requests == 1
+    assert b"".join(made[number] for number in range(len(made))) == SHARDS["a"]
+
+
 class Allowance:
     """A gate that lets chunks start while fewer than `room` bytes are outstanding; remembers the most."""
 
