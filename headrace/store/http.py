@@ -37,7 +37,7 @@ class ConnectionLost(TransientError):
 
 
 class HttpConnection:
-    """A keep-alive connection for GET and HEAD. Belongs to one thread; only `abort` may come from another.
+    """A keep-alive connection. Belongs to one thread; only `abort` may come from another.
 
     `request` then `read_into` (until 0) or `read_body`, again and again. After any error the
     connection is closed; the next request connects anew.
@@ -66,12 +66,20 @@ class HttpConnection:
         if self._socket is not None:
             _set_timeout(self._socket, stall_timeout_s)
 
-    def request(self, target: str, headers: Sequence[tuple[str, str]], *, method: str = "GET") -> Head:
-        """Send a request without a body and read the response's head.
+    def request(
+        self,
+        target: str,
+        headers: Sequence[tuple[str, str]],
+        *,
+        method: str = "GET",
+        body: bytes | memoryview | None = None,
+    ) -> Head:
+        """Send a request and read the response's head.
 
         Args:
             headers: with a Host among them.
-            method: GET, or HEAD, whose answer has no body.
+            method: an answer to HEAD has no body.
+            body: sent with its length, again where a kept connection turns out to be closed; None for none.
 
         Raises:
             Unreachable: the host does not resolve or refuses the connection.
@@ -85,26 +93,33 @@ class HttpConnection:
             target = f"http://{next(value for name, value in headers if name == 'Host')}{target}"
             if proxy.authorization:
                 headers = [*headers, ("Proxy-Authorization", proxy.authorization)]
+        if body is not None:
+            headers = [*headers, ("Content-Length", str(len(body)))]
         if self._left != 0 or (self._socket is not None and not _is_quiet(self._socket)):
             self.close()  # the last body was not read to its end, or something came after it
         kept = self._socket is not None
         try:
-            return self._exchange(method, target, headers)
+            return self._exchange(method, target, headers, body)
         except ConnectionLost:
             if not kept or self._aborted:
                 raise
         # A kept connection that the server closed meanwhile: once more on a new one.
-        return self._exchange(method, target, headers)
+        return self._exchange(method, target, headers, body)
 
-    def _exchange(self, method: str, target: str, headers: Sequence[tuple[str, str]]) -> Head:
+    def _exchange(
+        self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes | memoryview | None
+    ) -> Head:
         connection = self._socket or self._connect()
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         data = parser.send(h11.Request(method=method, target=target, headers=list(headers)))
         assert data is not None
-        data += parser.send(h11.EndOfMessage()) or b""
         self._left = None  # until the body's end is seen the connection cannot be used again
         with self._translated():
             connection.sendall(data)
+            if body:
+                # Refused before all of it has come: the answer says why.
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(body)
             response = _read_head(parser, connection)
         head = Head(
             response.status_code,
