@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.source.objects import ObjectInfo
-from headrace.store.base import Reader, Store
+from headrace.store.base import Reader, Store, Target
 from headrace.store.errors import StoreError
 from headrace.stream.budget import Member
 from headrace.stream.ledger import Ledger
-from headrace.stream.limited import Limiter
+from headrace.stream.limited import LimitedTarget, Limiter
 from headrace.stream.memory import Memory
 from headrace.stream.pace import Pace
 from headrace.stream.retry import RetryPolicy
@@ -154,6 +154,11 @@ def missing_workers(crew: Crew) -> list[Worker]:
         crew.workers[worker.number] = worker
         new.append(worker)
     return new
+
+
+def new_target(crew: Crew, views: Sequence[memoryview], interrupted: threading.Event) -> Target:
+    """A target that keeps the transfer's cap, if it has one; `interrupted` ends its waits."""
+    return Target(views) if crew.limiter is None else LimitedTarget(views, crew.limiter, interrupted)
 
 
 def interrupt(worker: Worker) -> None:

@@ -5,13 +5,24 @@ whose chunk it is, after its own read has ended; it alone writes and says that t
 """
 
 import random
+import threading
 
 from headrace.store.base import Target
 from headrace.store.errors import StoreError, Throttled, TransientError, Unreachable
-from headrace.stream.crew import Crew, Worker, activate, allowed, deactivate, end, interrupt, next_job
+from headrace.stream.crew import (
+    Crew,
+    Worker,
+    activate,
+    allowed,
+    deactivate,
+    end,
+    interrupt,
+    new_target,
+    next_job,
+)
 from headrace.stream.landing import settle, views_of
 from headrace.stream.ledger import Cancelled
-from headrace.stream.limited import Interrupted, LimitedTarget
+from headrace.stream.limited import Interrupted
 from headrace.stream.plan import Chunk
 from headrace.stream.retry import RETRIED, retry_after_s
 from headrace.stream.tasks import Read, Second, Task
@@ -87,19 +98,17 @@ def _begin(crew: Crew, task: Task) -> Read:
             task.scratch = crew.staging.take(task.staged)
             scratch = memoryview(task.scratch)[: task.staged]
         task.views = views_of(task.runs, crew.memory, scratch)
-        task.read = Read(crew.items[task.chunk.shard], task.chunk.start, Target(task.views))
-        _begin_anew(crew, task)
+        interrupted = threading.Event()
+        target = new_target(crew, task.views, interrupted)
+        task.read = Read(crew.items[task.chunk.shard], task.chunk.start, target, interrupted)
     return task.read
 
 
 def _begin_anew(crew: Crew, task: Task) -> None:
     """Let the chunk's first byte be the next that is received."""
     assert task.read is not None
-    target = Target(task.views)
-    if crew.limiter is not None:
-        target = LimitedTarget(task.views, crew.limiter, task.read.interrupted)
     with crew.ledger.lock:
-        task.read.target = target
+        task.read.target = new_target(crew, task.views, task.read.interrupted)
 
 
 def _request(crew: Crew, worker: Worker, read: Read) -> None:
@@ -125,9 +134,10 @@ def _request(crew: Crew, worker: Worker, read: Read) -> None:
     finally:
         with ledger.lock:
             read.busy = False
-    seconds = ledger.clock() - read.since_s
-    if read.at_first == 0 and seconds > 0:
-        crew.rates.append(read.target.size / seconds)
+    with ledger.lock:
+        seconds = ledger.clock() - read.since_s
+        if read.at_first == 0 and seconds > 0:
+            crew.rates.append(read.target.size / seconds)
 
 
 def _disproof(crew: Crew, task: Task) -> TransientError | None:

@@ -2,9 +2,8 @@
 
 import threading
 
-from headrace.store.base import Target
 from headrace.store.errors import TransientError
-from headrace.stream.crew import Crew, Worker, end, interrupt, missing_workers, under_way
+from headrace.stream.crew import Crew, Worker, end, interrupt, missing_workers, new_target, under_way
 from headrace.stream.fetch import work
 from headrace.stream.ledger import DeadlineExceeded
 from headrace.stream.rate import far_too_slow, median
@@ -145,10 +144,10 @@ class Overseer:
             free -= 1
             self._promised += missing
             scratch = crew.staging.take(missing)
-            target = Target([memoryview(scratch)[:missing]])
-            task.second = Second(
-                task, slow.number, offset, scratch, Read(read.item, read.start + offset, target)
-            )
+            interrupted = threading.Event()
+            target = new_target(crew, [memoryview(scratch)[:missing]], interrupted)
+            copy = Read(read.item, read.start + offset, target, interrupted)
+            task.second = Second(task, slow.number, offset, scratch, copy)
             crew.seconds.append(task.second)
             crew.ledger.hedges += 1
             crew.work.notify()

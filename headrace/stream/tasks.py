@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Target
@@ -31,7 +31,7 @@ class Read:
     item: ObjectInfo
     start: int
     target: Target
-    interrupted: threading.Event = field(default_factory=threading.Event)
+    interrupted: threading.Event
     dropped: bool = False
     busy: bool = False
     since_s: float = 0.0
