@@ -23,6 +23,7 @@ constexpr int kTile = 128;        // keys; a multiple of all that a packing need
 constexpr int kPart = 8 * kTile;  // keys that are summed up by themselves, so that threads can share a long context
 constexpr int kBlockRows = 384;   // query rows (tokens times heads that share keys) for which keys are packed once
 constexpr int64_t kGroupBytes = 512 << 10;  // of sums, for all key/value heads that a piece goes through together
+constexpr int64_t kMostScratch = 8 << 20;   // floats that parts may be left in for who adds them up
 constexpr float kNothing = -__builtin_inff();
 
 // Aligned memory that is kept by the thread for its next call.
@@ -130,7 +131,9 @@ class Attention {
 
   private:
     // The first and the last but one part of the keys that these tokens see.
-    int64_t first_part(const HeadraceAttentionSpan& span, int64_t token) const { return first_key(span, token) / kPart; }
+    int64_t first_part(const HeadraceAttentionSpan& span, int64_t token) const {
+        return first_key(span, token) / kPart;
+    }
     int64_t end_part(const HeadraceAttentionSpan& span, int64_t last) const {
         return (end_key(span, last - 1) + kPart - 1) / kPart;
     }
@@ -161,7 +164,9 @@ class Attention {
                 const int64_t begin = first_part(span, first), end = end_part(span, last);
                 const int64_t rows = filled((last - first) * shared_);
                 const int64_t fitting = kGroupBytes / (rows * padded_ * int64_t(sizeof(float)));
-                const bool apart = threads > 1 && end - begin > 1 && (last - first) * (end - begin) * kPart > share;
+                const int64_t left = (end - begin) * call_.kv_heads * rows * (padded_ + 2);
+                const bool apart = threads > 1 && end - begin > 1 && scratch_ + left <= kMostScratch &&
+                                   (last - first) * (end - begin) * kPart > share;
                 const int64_t group = apart ? call_.kv_heads : most_heads;
                 const int64_t heads = fitting < 1 ? 1 : fitting < group ? fitting : group;
                 for (int64_t head = 0; head < call_.kv_heads; head += heads) {
@@ -253,7 +258,8 @@ class Attention {
             for (int64_t row = 0; row < rows; ++row) {
                 const int64_t token = piece.span->row + piece.first + row / shared_;
                 const int64_t from = token * call_.query_stride + (head * shared_ + row % shared_) * dim_;
-                Products::pack_query(to + row * padded_, static_cast<const Element*>(call_.query) + from, dim_, padded_);
+                const Element* const query = static_cast<const Element*>(call_.query) + from;
+                Products::pack_query(to + row * padded_, query, dim_, padded_);
             }
             std::memset(to + rows * padded_, 0, size_t((all_rows - rows) * padded_) * sizeof(Packed));
         }
@@ -321,7 +327,8 @@ class Attention {
             for (int64_t row = 0; row < count; ++row) {
                 const int64_t token = piece.first + (at + row) / shared_;
                 const int64_t from = first_key(span, token) - tile, to = end_key(span, token) - tile;
-                ranges[row] = {int(from > 0 ? from < kTile ? from : kTile : 0), int(to < kTile ? to > 0 ? to : 0 : kTile)};
+                ranges[row].begin = int(from > 0 ? from < kTile ? from : kTile : 0);
+                ranges[row].end = int(to > 0 ? to < kTile ? to : kTile : 0);
             }
             weigh<false>(made, place, int(count), ranges);
         }
