@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -51,19 +51,18 @@ def probe(contestant: Contestant, timeout_s: float = 60.0) -> dict[str, str] | A
 
 
 def run_once(
-    contestant: Contestant,
-    timeout_s: float,
-    access_log: Path | None = None,
-    before_load: Callable[[], None] = _nothing,
+    contestant: Contestant, timeout_s: float, warm: WarmMemory, access_log: Path | None = None
 ) -> Measurement:
     """One load in a fresh process. Raises LoaderFailed.
 
     Args:
+        warm: free when the load begins, and held again when it has ended.
         access_log: of the server: the lines that it grows by are the requests.
-        before_load: called when the process has imported what it needs and is about to load.
     """
+    warm.hold()
     lines_before = _lines(access_log) if access_log else 0
-    measurement = Measurement.from_dict(answer_of(contestant, timeout_s, before_load))
+    measurement = Measurement.from_dict(answer_of(contestant, timeout_s, warm.release))
+    warm.hold()
     if access_log is None:
         return measurement
     return replace(measurement, requests=_lines(access_log) - lines_before)
@@ -74,32 +73,27 @@ def run_rounds(
     rounds: int,
     timeout_s: float,
     watcher: Watcher,
+    warm: WarmMemory,
     access_log: Path | None = None,
-    warm_bytes: int = 0,
 ) -> dict[str, list[Measurement]]:
     """Measurements of each loader, one of each round: those of the same number belong together.
 
     Round 0 is not counted: it warms caches and the server up.
 
-    Args:
-        warm_bytes: memory that is touched before each load and free when it begins.
-
     Raises LoaderFailed: a loader failed, or two of them did not give the same tensors.
     """
     results: dict[str, list[Measurement]] = {contestant.name: [] for contestant in contestants}
     digests: dict[str, str] = {}
-    with WarmMemory(warm_bytes) as warm:
-        for number in range(rounds + 1):
-            at = number % len(contestants)
-            for contestant in (*contestants[at:], *contestants[:at]):
-                watcher.begin(contestant.name, number)
-                measurement = run_once(contestant, timeout_s, access_log, warm.release)
-                warm.hold()
-                if number:
-                    results[contestant.name].append(measurement)
-                watcher.end(contestant.name, contestant.scene.size_bytes / 1e9 / measurement.wall_s)
-                digests[contestant.name] = measurement.digest
-                _compare(digests)
+    for number in range(rounds + 1):
+        at = number % len(contestants)
+        for contestant in (*contestants[at:], *contestants[:at]):
+            watcher.begin(contestant.name, number)
+            measurement = run_once(contestant, timeout_s, warm, access_log)
+            if number:
+                results[contestant.name].append(measurement)
+            watcher.end(contestant.name, contestant.scene.size_bytes / 1e9 / measurement.wall_s)
+            digests[contestant.name] = measurement.digest
+            _compare(digests)
     return results
 
 
@@ -111,7 +105,7 @@ def _compare(digests: Mapping[str, str]) -> None:
         )
 
 
-def calibrated(bare: Contestant, timeout_s: float) -> Contestant:
+def calibrated(bare: Contestant, timeout_s: float, warm: WarmMemory) -> Contestant:
     """The bare loop with the number of connections that is fastest on the first part of the objects.
 
     Where a few connections are slow the network is the limit, whatever their number: then it is not looked for.
@@ -119,7 +113,7 @@ def calibrated(bare: Contestant, timeout_s: float) -> Contestant:
 
     def rate(connections: int, limit_bytes: int) -> float:
         scene = replace(bare.scene, connections=connections, limit_bytes=limit_bytes)
-        measurement = run_once(replace(bare, scene=scene), timeout_s)
+        measurement = run_once(replace(bare, scene=scene), timeout_s, warm)
         return measurement.tensor_bytes / measurement.wall_s
 
     best = _USUAL_CONNECTIONS

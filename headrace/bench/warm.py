@@ -12,14 +12,13 @@ _HUGE_PAGE_BYTES = 2 << 20
 
 
 class WarmMemory:
-    """So much memory, held and touched except while a load runs. A context manager that gives it back."""
+    """So much memory, to be held and touched except while a load runs. A context manager that gives it back."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = -(-size_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
         self._held: mmap.mmap | None = None
 
     def __enter__(self) -> "WarmMemory":
-        self.hold()
         return self
 
     def __exit__(self, *_: object) -> None:

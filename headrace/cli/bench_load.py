@@ -188,6 +188,7 @@ def _measure(
     contestants: "list[Contestant]", target: "Target", args: argparse.Namespace
 ) -> "dict[str, list[Measurement]]":
     from headrace.bench.runs import available_bytes, calibrated, run_rounds
+    from headrace.bench.warm import WarmMemory
     from headrace.cli.bench_progress import BenchProgress
 
     size_bytes, available = target.scene.size_bytes, available_bytes()
@@ -197,12 +198,12 @@ def _measure(
             remedy="Name one of its objects instead.",
         )
     bare, *others = contestants
-    if args.wire_connections is None:
-        bare = calibrated(bare, args.timeout)
-    with BenchProgress((args.runs + 1) * len(contestants), args.runs, sys.stderr) as progress:
-        # Some peers take as much again as the tensors need.
-        warm_bytes = min(size_bytes * 3 // 2 + (128 << 20), available * 7 // 10)
-        return run_rounds([bare, *others], args.runs, args.timeout, progress, args.access_log, warm_bytes)
+    # Some peers take half as much again as the tensors need.
+    with WarmMemory(min(size_bytes * 3 // 2 + (128 << 20), available * 7 // 10)) as warm:
+        if args.wire_connections is None:
+            bare = calibrated(bare, args.timeout, warm)
+        with BenchProgress((args.runs + 1) * len(contestants), args.runs, sys.stderr) as progress:
+            return run_rounds([bare, *others], args.runs, args.timeout, progress, warm, args.access_log)
 
 
 def _report(

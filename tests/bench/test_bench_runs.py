@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.bench.scene import Measurement, Object, Scene
 from headrace.bench.warm import WarmMemory
 
 TIMEOUT_S = 60.0
+COLD = WarmMemory(0)
 
 
 class Told:
@@ -75,7 +77,7 @@ def test_every_round_has_each_loader_once_in_an_order_that_moves_on(file: Object
         contestant("wire", "bare", file),
         contestant("mapped", "safetensors", file, python=sys.executable),
     ]
-    results = run_rounds(pair, 2, TIMEOUT_S, told)
+    results = run_rounds(pair, 2, TIMEOUT_S, told, COLD)
     assert told.order == [
         ("wire", 0),
         ("mapped", 0),
@@ -98,13 +100,13 @@ def test_loaders_that_give_different_tensors_are_an_error(file: Object, tmp_path
         contestant("two", "safetensors", changed, python=sys.executable),
     ]
     with pytest.raises(LoaderFailed, match=r"different tensors: one .*, two"):
-        run_rounds(pair, 1, TIMEOUT_S, Told())
+        run_rounds(pair, 1, TIMEOUT_S, Told(), COLD)
 
 
 def test_a_loader_that_fails_is_named_with_what_it_said(file: Object) -> None:
     gone = dataclasses.replace(file, path=file.path + ".gone")
     with pytest.raises(LoaderFailed, match=r"wire ended with status 1: FileNotFoundError: .*\.gone"):
-        run_once(contestant("wire", "bare", gone), TIMEOUT_S)
+        run_once(contestant("wire", "bare", gone), TIMEOUT_S, COLD)
 
 
 def test_a_loader_that_is_not_installed_is_absent_and_says_what_is_missing(bare_python: str) -> None:
@@ -119,7 +121,18 @@ def test_a_python_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
 
 def test_a_load_that_takes_too_long_is_ended(file: Object) -> None:
     with pytest.raises(LoaderFailed, match="did not end within 0 s"):
-        run_once(contestant("wire", "bare", file), 0.01)
+        run_once(contestant("wire", "bare", file), 0.01, COLD)
+
+
+class Meanwhile(WarmMemory):
+    """Has something happen at the moment at which a load is about to begin."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        super().__init__(0)
+        self._happen = happen
+
+    def release(self) -> None:
+        self._happen()
 
 
 def test_the_servers_log_counts_the_requests(file: Object, tmp_path: Path) -> None:
@@ -130,18 +143,14 @@ def test_the_servers_log_counts_the_requests(file: Object, tmp_path: Path) -> No
         with open(log, "a") as lines:
             lines.write("one\ntwo\n")
 
-    assert run_once(contestant("wire", "bare", file), TIMEOUT_S, log, serve).requests == 2
+    assert run_once(contestant("wire", "bare", file), TIMEOUT_S, Meanwhile(serve), log).requests == 2
 
 
-def test_what_is_to_happen_before_a_load_happens_before_it(tmp_path: Path) -> None:
+def test_warm_memory_is_free_before_a_load_begins(tmp_path: Path) -> None:
     late = tmp_path / "late"
     waits_for_it = Object(str(late), 4, path=str(late))
-    measured = run_once(
-        contestant("wire", "bare", waits_for_it),
-        TIMEOUT_S,
-        before_load=lambda: bool(late.write_bytes(b"1234")),
-    )
-    assert measured.tensor_bytes == 4
+    meanwhile = Meanwhile(lambda: late.write_bytes(b"1234"))
+    assert run_once(contestant("wire", "bare", waits_for_it), TIMEOUT_S, meanwhile).tensor_bytes == 4
 
 
 def test_a_process_that_ends_without_a_word_is_a_failure(file: Object, tmp_path: Path) -> None:
@@ -149,12 +158,13 @@ def test_a_process_that_ends_without_a_word_is_a_failure(file: Object, tmp_path:
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
     with pytest.raises(LoaderFailed, match="wire ended with status -9: no message"):
-        run_once(contestant("wire", "bare", file, python=str(killed)), TIMEOUT_S)
+        run_once(contestant("wire", "bare", file, python=str(killed)), TIMEOUT_S, COLD)
 
 
 def test_warm_memory_is_touched_while_it_is_held_and_free_otherwise() -> None:
     before = resident_bytes()
     with WarmMemory(40 << 20) as warm:
+        warm.hold()
         assert resident_bytes() - before >= 39 << 20
         warm.release()
         warm.release()
