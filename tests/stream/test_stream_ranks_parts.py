@@ -33,8 +33,8 @@ def test_each_ticket_is_drawn_once_and_in_order() -> None:
 
 
 def test_processes_draw_from_one_queue() -> None:
-    """Every process reads as fast as it can; together they have every number once."""
-    count = 20_000
+    """Every process draws as fast as it can; together they have every number once."""
+    count = 60_000
     tickets = Tickets.create()
     tickets.fill(count)
     script = (

@@ -52,14 +52,17 @@ class Admission:
         self._chunks, self._wanted, self._gate = chunks, wanted, gate
         self._lock = threading.Lock()
         self._arrived: dict[int, Arrival] = {}
+        self._seen: set[int] = set()
         self._order = self._in_order()
         self._next = next(self._order, None)
 
     def arrived(self, arrival: Arrival) -> list[Job]:
         """What may be copied now that a chunk is there."""
-        if self._gate is None:
-            return [Job(arrival, placement) for placement in self._wanted[arrival.number]]
         with self._lock:
+            assert arrival.number not in self._seen, "a chunk was read twice"
+            self._seen.add(arrival.number)
+            if self._gate is None:
+                return [Job(arrival, placement) for placement in self._wanted[arrival.number]]
             self._arrived[arrival.number] = arrival
             return self._admitted(self._gate)
 
