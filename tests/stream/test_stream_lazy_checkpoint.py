@@ -21,7 +21,7 @@ from headrace.stream.load import TensorTwice
 from headrace.stream.select import BadSlice
 from headrace.stream.tensors import BadFramework
 from tests.faults import server as faults
-from tests.faults.server import FaultServer, Stored, fault_server
+from tests.faults.server import Asked, FaultServer, Stored, fault_server
 from tests.profiles import examples
 from tests.stream.safetensors_files import EVERY_KIND, Content, content, file_of
 from tests.stream.streaming import FOLDER, credentials_of, data_of, put
@@ -99,6 +99,21 @@ def test_columns_are_cut_from_the_rows_that_hold_them(server: FaultServer) -> No
     assert np.array_equal(part, values[-500:-490, 64:72])
     assert part.base is None or part.base.nbytes < 10 * 8 * 4 + 64  # the rows do not live on behind it
     assert sum(last - first + 1 for first, last in server.ranges[1:]) == 10 * 400
+
+
+def test_a_box_that_no_plan_reads_is_cut_from_rows_that_do_not_live_on_behind_it(tmp_path: Path) -> None:
+    stored = content("I16", (6, 50, 40))
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(file_of({"w": stored}))
+    whole = np.frombuffer(stored.data, np.int16).reshape(6, 50, 40)
+    with open_checkpoint(path, framework="numpy") as checkpoint:
+        part = checkpoint["w"][1:3, 4:6, 7:9]
+        assert np.array_equal(part, whole[1:3, 4:6, 7:9])
+        assert part.base is None
+    with open_checkpoint(path) as checkpoint:
+        tensor = checkpoint["w"][1:3, 4:6, 7:9]
+        assert np.array_equal(tensor.numpy(), part)
+        assert tensor.untyped_storage().nbytes() == 16
 
 
 def test_one_row_of_one_matrix_of_many_is_one_small_read(server: FaultServer) -> None:
@@ -252,6 +267,32 @@ def test_closing_ends_a_read_in_another_thread(server: FaultServer, rows: slice)
     server.stalled.get()
     checkpoint.close()
     thread.join()
+    assert len(raised) == 1
+
+
+def test_closing_ends_a_wait_for_the_next_try(server: FaultServer) -> None:
+    checkpoint = opened(server, {"w": content("I32", (30, 10))})
+    asked_for = threading.Event()
+
+    def refuse(asked: Asked) -> bytes:
+        asked_for.set()
+        return faults.error_answer(503, "SlowDown", Retry_After="60")
+
+    server.refuse = refuse
+    raised: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            checkpoint["w"][3]
+        except CheckpointClosed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    asked_for.wait()
+    checkpoint.close()
+    thread.join(30)
+    assert not thread.is_alive()
     assert len(raised) == 1
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,6 +221,18 @@ def test_a_load_goes_on_through_faults_that_pass(server: FaultServer) -> None:
     )
     found = load_file(path, s3_credentials=credentials_of(server))
     assert data_of(found["a"]) == content("U8", (300_000,)).data
+
+
+def test_a_folder_that_is_refused_leaves_no_thread_and_no_connection(server: FaultServer) -> None:
+    split_in(server, TWO_PARTS)
+    server.objects["model/model-00002-of-00002.safetensors"] = Stored.of(b"\xff" * 100)
+    before = set(threading.enumerate())
+    with pytest.raises(BadHeader, match="model-00002-of-00002"):
+        load_file(FOLDER, s3_credentials=credentials_of(server))
+    ours = [t for t in set(threading.enumerate()) - before if t.name.startswith("small-reads")]
+    for thread in ours:
+        thread.join(20)
+    assert [thread.name for thread in ours if thread.is_alive()] == []
 
 
 def test_a_plain_web_server_gives_objects_and_folders(server: FaultServer) -> None:

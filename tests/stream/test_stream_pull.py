@@ -194,18 +194,25 @@ def test_what_was_begun_of_another_version_is_not_gone_on_with(server: FaultServ
 def test_an_object_that_another_process_is_pulling_is_pulled_beside_it(
     server: FaultServer, tmp_path: Path
 ) -> None:
-    put(server, {"x.bin": b"abc" * 1000})
-    server.play(faults.stall(10), faults.honest)
-    first = threading.Thread(
-        target=lambda: pull_files(FOLDER, tmp_path, s3_credentials=credentials_of(server)), daemon=True
-    )
+    data = b"abc" * 1000
+    put(server, {"x.bin": data})
+    server.play(faults.stall(10), faults.honest, faults.error(403, "AccessDenied"))
+    raised: list[BaseException] = []
+
+    def pull() -> None:
+        try:
+            pull_files(FOLDER, tmp_path, s3_credentials=credentials_of(server))
+        except AccessDenied as error:
+            raised.append(error)
+
+    first = threading.Thread(target=pull)
     first.start()
     server.stalled.get()
     pull_files(FOLDER, tmp_path, s3_credentials=credentials_of(server))
-    assert (tmp_path / "x.bin").read_bytes() == b"abc" * 1000
-    server.stopped.set()  # lets the first one fail, and go on
+    server.stopped.set()  # the stalled connection ends; what came over it must not go into the whole file
     first.join()
-    assert files_in(tmp_path) == {"x.bin": b"abc" * 1000}
+    assert len(raised) == 1
+    assert (tmp_path / "x.bin").read_bytes() == data
 
 
 def listed(*keys: str) -> bytes:
