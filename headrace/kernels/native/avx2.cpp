@@ -32,10 +32,12 @@ struct Lanes {
     static inline Vector load(const T* from) { return load_wide(from); }
     static inline Sum zero() { return _mm256_setzero_ps(); }
     static inline Sum add_products(Sum sum, Vector a, Vector b) { return _mm256_fmadd_ps(a, b, sum); }
-    static inline float total(Sum sum) {
-        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
-        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    // Four sums at once: halves of each lane beside each other, then lanes.
+    static inline void totals(const Sum* s, float* to) {
+        const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(s[0], s[1]), _mm256_unpackhi_ps(s[0], s[1]));
+        const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(s[2], s[3]), _mm256_unpackhi_ps(s[2], s[3]));
+        const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+        _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
     }
 };
 

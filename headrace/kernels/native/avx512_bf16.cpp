@@ -22,7 +22,14 @@ HEADRACE_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")
 struct FloatSums {
     using Sum = __m512;
     static inline Sum zero() { return _mm512_setzero_ps(); }
-    static inline float total(Sum sum) { return _mm512_reduce_add_ps(sum); }
+    // Four sums at once: halves of each lane beside each other, then lanes.
+    static inline void totals(const Sum* s, float* to) {
+        const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
+        const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
+        const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+        const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+        _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+    }
 };
 
 template <class T>

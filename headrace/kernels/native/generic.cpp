@@ -25,11 +25,14 @@ struct Lanes {
         for (int64_t i = 0; i < kWidth; ++i) sum.lane[i] += a.lane[i] * b.lane[i];
         return sum;
     }
-    static inline float total(Sum sum) {
-        for (int64_t half = kWidth / 2; half; half /= 2) {
-            for (int64_t i = 0; i < half; ++i) sum.lane[i] += sum.lane[i + half];
+    static inline void totals(const Sum* sums, float* to) {
+        for (int64_t o = 0; o < kOuts; ++o) {
+            Sum sum = sums[o];
+            for (int64_t half = kWidth / 2; half; half /= 2) {
+                for (int64_t i = 0; i < half; ++i) sum.lane[i] += sum.lane[i + half];
+            }
+            to[o] = sum.lane[0];
         }
-        return sum.lane[0];
     }
 };
 
