@@ -1,13 +1,13 @@
 """What the streamer asks of a store. Each kind of store is one file beside this one."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
-from headrace.store.errors import NotFound
+from headrace.store.errors import NotFound, Unsupported
 
 
 @dataclass(slots=True)
@@ -100,6 +100,38 @@ class Store(Protocol):
 
     def open_reader(self) -> Reader:
         """A new connection, made when it is first used."""
+
+
+@runtime_checkable
+class ListsBelow(Protocol):
+    """A store that can also list what lies in folders below its prefix; a plain web server cannot."""
+
+    def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
+        """Every object below the prefix in all depths, page by page and in no promised order.
+
+        Names are relative to the prefix and have slashes inside ("templates/default.jinja"). Nothing is hidden but
+        the empty objects that stand for folders (a name that ends in a slash), and on a file system what is no file.
+        A place that holds nothing yields nothing.
+
+        Args:
+            folder: only what lies below this folder of the prefix ("templates"), names still relative to the prefix.
+
+        Raises:
+            NotFound: the bucket does not exist.
+            TransientError: worth beginning again.
+            StoreError: final; see headrace.store.errors.
+        """
+
+
+def list_below(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
+    """As ListsBelow.list_below. Raises Unsupported, at once, for a store that has no listing."""
+    if not isinstance(store, ListsBelow):
+        raise Unsupported(
+            store.source.uri,
+            "A web server has no listing, so what lies below this place is not known.",
+            remedy="Name a bucket or a folder.",
+        )
+    return store.list_below(folder)
 
 
 def read_whole(reader: Reader, item: ObjectInfo) -> bytes:

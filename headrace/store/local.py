@@ -3,6 +3,7 @@ rewritten would change under the weights, or kill the process."""
 
 import os
 import stat
+from collections.abc import Iterator
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
@@ -50,6 +51,12 @@ class LocalStore:
             tuple(sorted(broken_links)),
         )
 
+    def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
+        """See ListsBelow.list_below. Links are followed, also to folders; none of them is visited inside itself."""
+        top = os.path.join(self.source.prefix, folder)  # noqa: PTH118
+        if not folder or os.path.isdir(top):  # noqa: PTH112
+            yield from _walk(top, f"{folder}/" if folder else "", frozenset())
+
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
@@ -76,6 +83,25 @@ class LocalStore:
     def open_reader(self) -> "LocalReader":
         """Reads files through its own descriptors."""
         return LocalReader()
+
+
+def _walk(folder: str, above: str, around: frozenset[tuple[int, int]]) -> Iterator[ObjectInfo]:
+    """The files below a folder; `around` are the folders that it lies in, by device and number."""
+    try:
+        facts = os.stat(folder)  # noqa: PTH116
+        here = (facts.st_dev, facts.st_ino)
+        if here in around:
+            return
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            name = above + os.fsencode(entry.name).decode(errors="replace")
+            kind = kind_of(entry)
+            if kind is EntryKind.FOLDER:
+                yield from _walk(entry.path, name + "/", around | {here})
+            elif kind is EntryKind.FILE:
+                facts = entry.stat()
+                yield ObjectInfo(entry.path, name, facts.st_size, file_version(facts), int(facts.st_mtime))
+    except OSError as error:
+        raise file_error(error.filename or folder, error) from None
 
 
 class LocalReader:

@@ -1,6 +1,7 @@
 """S3-compatible stores: signed listing and pinned, ranged reads over our own connections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from urllib.parse import quote, urlsplit
 
 from headrace.source.objects import Listing, ObjectInfo
@@ -69,6 +70,24 @@ class S3Store:
         warn_of_weak_versions(self.source.uri, listing)
         return listing
 
+    def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
+        """See ListsBelow.list_below."""
+        prefix = self.source.prefix + "/" if self.source.prefix else ""
+        below = f"{folder}/" if folder else ""
+        connection = S3Connection(
+            self.settings, self.source.bucket, min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
+        )
+        try:
+            token = ""
+            while True:
+                page = self._page(connection, prefix + below, token, deep=True)
+                yield from (replace(item, name=below + item.name) for item in page.objects)
+                token = page.next_token
+                if not token:
+                    return
+        finally:
+            connection.close()
+
     def _list(self, connection: "S3Connection", prefix: str, max_pages: int) -> Listing:
         objects: list[ObjectInfo] = []
         folders: dict[str, None] = {}
@@ -86,15 +105,17 @@ class S3Store:
             raise self._too_many()
         return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
 
-    def _page(self, connection: "S3Connection", prefix: str, token: str) -> ListPage:
-        query = {"delimiter": "/", "encoding-type": "url", "list-type": "2", "prefix": prefix}
+    def _page(self, connection: "S3Connection", prefix: str, token: str, *, deep: bool = False) -> ListPage:
+        query = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
+        if not deep:
+            query["delimiter"] = "/"
         if token:
             query["continuation-token"] = token
         head, body = connection.fetch("", query, limit_bytes=_MAX_LIST_BYTES)
         if head.status != 200:
             raise error_of_response(self.source.uri, head, body, self.settings, self.source.bucket)
         try:
-            return parse_page(body, prefix)
+            return parse_page(body, prefix, deep=deep)
         except NotAListing as error:
             raise BadEndpoint(
                 self.settings.endpoint_url,

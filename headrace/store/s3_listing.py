@@ -51,8 +51,14 @@ def text_of(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{{*}}{name}") or ""
 
 
-def parse_page(body: bytes, prefix: str) -> ListPage:
-    """Read one page of a listing of `prefix` ("" or ending in a slash). Raises NotAListing."""
+def parse_page(body: bytes, prefix: str, *, deep: bool = False) -> ListPage:
+    """Read one page of a listing of `prefix` ("" or ending in a slash).
+
+    Args:
+        deep: it was asked for without a delimiter: objects in folders below are objects too.
+
+    Raises NotAListing.
+    """
     page = parse_xml(body)
     if page is None or local_name(page) != "ListBucketResult":
         raise NotAListing("it is not a ListBucketResult")
@@ -69,7 +75,9 @@ def parse_page(body: bytes, prefix: str) -> ListPage:
         if not key.startswith(prefix):
             raise NotAListing(f"it names the key {key!r:.200}, which is not under the prefix")
         name = key[len(prefix) :]
-        if "/" in name:  # a store that does not know delimiters
+        if deep and name.endswith("/") and text_of(element, "Size") == "0":
+            continue  # what some tools make to stand for a folder
+        if "/" in name and not deep:  # a store that does not know delimiters
             folders.append(name.partition("/")[0])
         elif name:
             objects.append(
