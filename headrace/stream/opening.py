@@ -25,7 +25,7 @@ from headrace.stream.retry import persistently
 from headrace.stream.several_stores import SeveralStores
 from headrace.stream.side_by_side import side_by_side
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 SAFETENSORS_SUFFIX = ".safetensors"
 
 

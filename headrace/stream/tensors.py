@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,15 +59,12 @@ def check_dtypes(framework: Framework, tensors: Iterable[tuple[str, str]]) -> No
     """Prove that all (name, dtype) can be given; imports torch for "pt". Raises BadFramework, naming a tensor."""
     if framework == "numpy":
         return
-    refused: dict[str, str] = {}
     for name, dtype in tensors:
-        if dtype not in refused and _torch_dtype(dtype) is None:
-            refused[dtype] = name
-    for dtype, name in refused.items():
-        raise BadFramework(
-            f"Tensor {name} has the dtype {dtype}, which the installed torch has not.",
-            remedy='Ask for its packed bytes: framework="numpy", or leave it out with names=...',
-        )
+        if _torch_dtype(dtype) is None:
+            raise BadFramework(
+                f"Tensor {name} has the dtype {dtype}, which the installed torch has not.",
+                remedy='Ask for its packed bytes: framework="numpy", or leave it out with names=...',
+            )
 
 
 def shown_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -99,12 +97,14 @@ def as_tensor(memory: "npt.NDArray[np.uint8]", dtype: str, shape: tuple[int, ...
     return torch.frombuffer(memory, dtype=known).view(shape)
 
 
+@cache
 def _torch_dtype(dtype: str) -> "torch.dtype | None":
     import torch
 
     return getattr(torch, _TORCH_NAMES.get(dtype, "?"), None)
 
 
+@cache
 def _numpy_dtype(dtype: str) -> "np.dtype[Any]":
     import numpy as np
 
