@@ -57,13 +57,17 @@ class Asked:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request for an object, for a behaviour to answer. `keep` False closes the connection afterwards."""
+    """One request for an object, for a behaviour to answer. `keep` False closes the connection afterwards.
+
+    While it `counts` it is one of those that are being answered.
+    """
 
     server: "FaultServer"
     socket: socket.socket
     asked: Asked
     stored: Stored
     keep: bool = True
+    counts: bool = True
 
     @property
     def span(self) -> tuple[int, int]:
@@ -261,9 +265,15 @@ class FaultServer:
         try:
             behaviour(exchange)
         finally:
-            with self._lock:
-                self._busy -= 1
+            self.leave(exchange)
         return exchange.keep
+
+    def leave(self, exchange: Exchange) -> None:
+        """Count an exchange no longer among those that are being answered."""
+        with self._lock:
+            if exchange.counts:
+                exchange.counts = False
+                self._busy -= 1
 
     def listing(self, query: dict[str, str]) -> bytes:
         """An honest answer to ListObjectsV2."""
@@ -416,11 +426,15 @@ def paced(bytes_per_s: float, piece: int = 8 << 10) -> Behaviour:
         body = memoryview(exchange.wanted)
         start = time.monotonic()
         for at in range(0, len(body), piece):
-            exchange.send(body[at : at + piece])
             ahead_s = (at + piece) / bytes_per_s - (time.monotonic() - start)
             if ahead_s > 0 and exchange.server.stopped.wait(ahead_s):
                 exchange.keep = False
                 return
+            if at + piece >= len(
+                body
+            ):  # who has the last byte may ask for more before this thread runs again
+                exchange.server.leave(exchange)
+            exchange.send(body[at : at + piece])
 
     return behave
 
