@@ -4,9 +4,10 @@ import contextlib
 import hashlib
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace.bench.scene import Measurement
 
@@ -18,12 +19,14 @@ class Loaded:
     """What a loader ended with. It holds the tensors, so that they count as memory until they are measured.
 
     Attributes:
+        tensors: by name, whatever the loader takes for one.
+        bytes_of: a tensor's bytes; called after the measuring.
         first_tensor_s: since the load began.
-        tensors: by name, a function that gives the bytes; called after the measuring.
         size_bytes: bytes that were loaded, where there are no tensors to count.
     """
 
-    tensors: Mapping[str, Callable[[], memoryview]] = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    bytes_of: Callable[[Any], memoryview] = memoryview
     first_tensor_s: float | None = None
     requests: int | None = None
     size_bytes: int = 0
@@ -44,7 +47,7 @@ def measure(load: Callable[[float], Loaded]) -> Measurement:
     wall_s = time.perf_counter() - start
     after = _cpu_s()
     peak = max(_status_bytes("VmHWM") - resident_before, _children_peak_bytes())
-    digest, size_bytes = _digest(sorted(loaded.tensors.items()))
+    digest, size_bytes = _digest(loaded)
     return Measurement(
         wall_s=wall_s,
         user_s=after[0] - before[0],
@@ -59,11 +62,11 @@ def measure(load: Callable[[float], Loaded]) -> Measurement:
     )
 
 
-def _digest(tensors: Iterable[tuple[str, Callable[[], memoryview]]]) -> tuple[str, int]:
+def _digest(loaded: Loaded) -> tuple[str, int]:
     """A hash over the names, the sizes and both ends of each tensor; and the bytes of all."""
     state, total = hashlib.sha256(), 0
-    for name, view in tensors:
-        data = view()
+    for name in sorted(loaded.tensors):
+        data = loaded.bytes_of(loaded.tensors[name])
         total += len(data)
         state.update(f"{len(name)} {name} {len(data)} ".encode())
         state.update(data[:_SAMPLE_BYTES])

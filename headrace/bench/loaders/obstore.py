@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -69,16 +68,14 @@ def prepare(scene: Scene) -> Callable[[float], Loaded]:
                         first.append(time.perf_counter() - start)
 
         share(work, chunks, threads)
-        tensors: dict[str, Callable[[], memoryview]] = {
-            name: partial(_part, file.view, *span) for file in files for name, span in file.header.items()
+        tensors = {
+            name: file.view[start_at:end_at]
+            for file in files
+            for name, (start_at, end_at) in file.header.items()
         }
-        return Loaded(tensors, first[0] if first else None, 2 * len(files) + len(chunks))
+        return Loaded(tensors, memoryview, first[0] if first else None, 2 * len(files) + len(chunks))
 
     return load
-
-
-def _part(view: memoryview, start: int, end: int) -> memoryview:
-    return view[start:end]
 
 
 def _open(obstore: Any, store: Any, path: str, size_bytes: int) -> _File:

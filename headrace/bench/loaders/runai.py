@@ -22,14 +22,14 @@ def prepare(scene: Scene) -> Callable[[float], Loaded]:
     names = [item.path or item.s3_uri for item in scene.objects]
 
     def load(start: float) -> Loaded:
-        tensors: dict[str, Callable[[], memoryview]] = {}
+        tensors: dict[str, Any] = {}
         first_s: float | None = None
         with streamer_module.SafetensorsStreamer() as streamer:
             streamer.stream_files(names)
             for name, tensor in streamer.get_tensors():
                 if first_s is None:
                     first_s = time.perf_counter() - start
-                tensors[name] = bytes_of(tensor)
-        return Loaded(tensors, first_s)
+                tensors[name] = tensor
+        return Loaded(tensors, bytes_of, first_s)
 
     return load

@@ -33,4 +33,4 @@ def load_mapped(paths: Sequence[str], start: float) -> Loaded:
         first_s = first_s or time.perf_counter() - start
     for tensor in loaded.values():
         touch(tensor)
-    return Loaded({name: bytes_of(tensor) for name, tensor in loaded.items()}, first_s)
+    return Loaded(loaded, bytes_of, first_s)
