@@ -1,0 +1,37 @@
+"""A folder of a local file system, and the same behind a plain web server."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.store import Tls
+from tests.static_server import static_server
+from tests.stores.place import Place
+
+
+@pytest.fixture(scope="session")
+def folder_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("models")
+
+    def put(model: Path, uri: str) -> None:
+        shutil.copytree(model, uri)
+
+    return Place(str(folder), put=put)
+
+
+@pytest.fixture(scope="session")
+def web_place(tmp_path_factory: pytest.TempPathFactory, loopback_tls: Tls) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("served")
+    with static_server(folder, loopback_tls) as server:
+
+        def put(model: Path, uri: str) -> None:
+            shutil.copytree(model, folder / uri.removeprefix(server.url + "/"))
+
+        yield Place(
+            f"{server.url}/models",
+            {"REQUESTS_CA_BUNDLE": str(loopback_tls.certificate)},
+            put=put,
+            lists=False,
+        )
