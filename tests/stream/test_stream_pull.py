@@ -1,8 +1,9 @@
 """list_safetensors, pull_files and ObjectStorageModel: files beside the weights, whole, current, and where they belong."""
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,25 +297,25 @@ def test_nothing_pulled_is_an_error_that_gives_the_lock_back(server: FaultServer
     assert files_in(tmp_path / "model") == {"config.json": b"{}"}
 
 
-def _pull_in_a_process(environment: dict[str, str], uri: str, dst: str, results: Any) -> None:
-    os.environ.update(environment)
-    with ObjectStorageModel(uri, dst) as model:
-        model.pull_files(ignore_pattern=["*.safetensors"])
-        results.put({str(p.relative_to(dst)) for p in Path(dst).rglob("*.*") if p.name != RECORD_NAME})
+PROGRAM = """
+import sys
+from headrace import ObjectStorageModel
+uri, dst = sys.argv[1:]
+with ObjectStorageModel(uri, dst) as model:
+    model.pull_files(ignore_pattern=["*.safetensors"])
+    print(open(dst + "/config.json").read())
+"""
 
 
 def test_several_processes_share_one_folder(bucket: SeaweedStore, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    arguments = (dict(bucket.environment()), "s3://pulled/model", str(tmp_path / "shared"), results)
-    processes = [context.Process(target=_pull_in_a_process, args=arguments) for _ in range(3)]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
+    command = [sys.executable, "-c", PROGRAM, "s3://pulled/model", str(tmp_path / "shared")]
+    environment = {**os.environ, **bucket.environment()}
+    processes = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    assert [process.communicate()[0] for process in processes] == ['{"a": 1}\n'] * 3
     expected = {"config.json", "1_Pooling/config.json", "1_Pooling/deep/er/größe.txt"}
-    assert found == [expected] * 3
+    assert files_in(tmp_path / "shared").keys() == expected
     lines = (tmp_path / "shared" / RECORD_NAME).read_text().splitlines()
     assert sorted(json.loads(line)[0] for line in lines) == sorted(
         expected
