@@ -19,8 +19,8 @@
 
 namespace {
 
-constexpr int kTile = 128;        // keys; a multiple of all that a packing needs
-constexpr int kPart = 8 * kTile;  // keys that are summed up by themselves, so that threads can share a long context
+constexpr int kTile = 256;        // keys; a multiple of all that a packing needs
+constexpr int kPart = 4 * kTile;  // keys that are summed up by themselves, so that threads can share a long context
 constexpr int kBlockRows = 384;   // query rows (tokens times heads that share keys) for which keys are packed once
 constexpr int64_t kGroupBytes = 512 << 10;  // of sums, for all key/value heads that a piece goes through together
 constexpr int64_t kMostScratch = 8 << 20;   // floats that parts may be left in for who adds them up
@@ -321,7 +321,7 @@ class Attention {
         // The last row sees the latest keys, the first row the earliest.
         const int64_t last_first = first_key(span, last_token) - tile;
         if (last_first <= 0 && end_key(span, piece.first + at / shared_) - tile >= kTile) {
-            weigh<true>(made, place, int(count), nullptr);
+            weigh<true>(made, place, int(count), kTile, nullptr);
         } else {
             Range ranges[Products::kRows];
             for (int64_t row = 0; row < count; ++row) {
@@ -330,7 +330,7 @@ class Attention {
                 ranges[row].begin = int(from > 0 ? from < kTile ? from : kTile : 0);
                 ranges[row].end = int(to > 0 ? to < kTile ? to : kTile : 0);
             }
-            weigh<false>(made, place, int(count), ranges);
+            weigh<false>(made, place, int(count), keys, ranges);
         }
         Products::add(made.part.sums + place * padded_, made.weights, made.values, int(count), padded_, keys);
     }
@@ -340,10 +340,12 @@ class Attention {
         int begin, end;
     };
 
-    // Turns the scores of `count` rows into weights; of each row all keys are seen if kWhole, else those of its range.
+    // Turns the scores of `count` rows and `tile_keys` keys into weights; of each row all keys are seen if kWhole, else
+    // those of its range.
     // First all the maxima, then all the weights: one row after another would wait for each maximum.
     template <bool kWhole>
-    void weigh(const Room& made, int64_t place, int count, const Range* ranges) const {
+    void weigh(const Room& made, int64_t place, int count, int tile_keys, const Range* ranges) const {
+        const int end = kWhole ? kTile : (tile_keys + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
         const Vector scale = scale_, least = least_;
         const Integers lanes = lane_numbers();
         float* const most = made.part.most + place;
@@ -356,7 +358,7 @@ class Attention {
             const float* const scores = made.scores + row * kTile;
             Vector found[2] = {all(kNothing), all(kNothing)};
 #pragma GCC unroll 8
-            for (int key = 0; key < kTile; key += 2 * kLanes) {
+            for (int key = 0; key < end; key += 2 * kLanes) {
                 found[0] = greater(seen_of(row, key, load(scores + key), all(kNothing)), found[0]);
                 found[1] = greater(seen_of(row, key + kLanes, load(scores + key + kLanes), all(kNothing)), found[1]);
             }
@@ -376,7 +378,7 @@ class Attention {
             const Vector peak = all(most[row]);
             Vector sums = load(lane_sums + row * kLanes);
 #pragma GCC unroll 4
-            for (int key = 0; key < kTile; key += 2 * kLanes) {
+            for (int key = 0; key < end; key += 2 * kLanes) {
                 Vector pair[2];
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; ++half) {
