@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.models.decoder import step as steps
 from headrace.models.decoder.groups import CHEAP_PADDING, group_lengths
 from tests.models.harness import Request, empty_cache, ours, step, theirs_logits
 from tests.tiny_models import make_tiny, random_ids
@@ -58,7 +59,12 @@ def test_the_longest_come_first(lengths: list[int], expected: list[list[int]]) -
     ],
     ids=["full", "sliding"],
 )
-def test_requests_in_different_groups_keep_their_rows(family: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
+def test_requests_in_different_groups_keep_their_rows(
+    family: str, fields: dict[str, Any], kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr(steps, "fastest_way", lambda *_: None)
     model = make_tiny(family, **fields)
     decoder = ours(model)
     counts = [5, 1300, 40, 2700, 620]
