@@ -21,6 +21,9 @@ from tests.profiles import use_profile
 # On busy cores torch's threads would spin for each other. Read when torch is loaded, which nothing above does.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Beginnings of the variables that a developer's own clouds and settings are named by.
+_CLOUDS = ("AWS_", "HEADRACE_", "RUNAI_", "GOOGLE_", "GCE_", "CLOUDSDK_", "STORAGE_EMULATOR", "CLOUD_STORAGE_")
+
 use_profile()  # before the tests are imported, whose settings build on it
 
 
@@ -34,14 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No instance metadata, no settings of the developer's own AWS account, no cache of theirs."""
+    """No instance metadata, no settings of the developer's own cloud accounts, no cache of theirs."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("AWS_", "HEADRACE_", "RUNAI_"))]:
+        for name in [name for name in os.environ if name.startswith(_CLOUDS)]:
             patch.delenv(name)
         nowhere = tmp_path_factory.mktemp("no-aws-files")
         patch.setenv("AWS_CONFIG_FILE", str(nowhere / "config"))
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nowhere / "credentials"))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("CLOUDSDK_CONFIG", str(nowhere))
+        patch.setenv("NO_GCE_CHECK", "true")
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("headrace-cache")))
         yield
 

@@ -39,7 +39,7 @@ def check_answer(head: Head, item: ObjectInfo, first: int, last: int, uri: str) 
     """
     _check_version(head, item, uri)
     check_encoding(head, uri)
-    _check_range(head, item, first, last, uri)
+    check_range(head, item, first, last, uri)
 
 
 def check_encoding(head: Head, uri: str) -> None:
@@ -77,7 +77,13 @@ def _check_version(head: Head, item: ObjectInfo, uri: str) -> None:
         )
 
 
-def _check_range(head: Head, item: ObjectInfo, first: int, last: int, uri: str) -> None:
+def check_range(head: Head, item: ObjectInfo, first: int, last: int, uri: str) -> None:
+    """Prove that a 200 or 206 holds bytes [first, last] of an object of the listed size, whatever its version.
+
+    Raises:
+        Changed: the size is another one.
+        Unsupported: it is of another range than was asked for, or does not say of which.
+    """
     length = head.headers.get("content-length")
     asked = f"Bytes {first}-{last} of {item.size_bytes} were asked for"
     if head.status == 200:

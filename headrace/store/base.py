@@ -163,6 +163,11 @@ def open_store(source: ModelSource) -> Store:
         from headrace.store.web_settings import resolve_web_settings
 
         return HttpStore(source, resolve_web_settings())
+    if source.scheme == "gs":
+        from headrace.store.gcs import GcsStore
+        from headrace.store.gcs_settings import resolve_gcs_settings
+
+        return GcsStore(source, resolve_gcs_settings())
     from headrace.store.s3 import S3Store
     from headrace.store.s3_settings import resolve_s3_settings
 
