@@ -8,7 +8,7 @@ that nobody else wants is received where it belongs. Machines of one group know 
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import TypedDict, Unpack
 
@@ -16,7 +16,7 @@ from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
 from headrace.stream.budget import ConnectionBudget
 from headrace.stream.ledger import Ledger
-from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, ReadPlan
 from headrace.stream.progress import Progress
 from headrace.stream.ranks.arrivals import Admission, Arrival, Job
 from headrace.stream.ranks.buffers import OwnBuffers
@@ -235,9 +235,10 @@ class DistributedTransfer:
         for number in self._reading.finished_groups():
             chunk = self._chunks[number]
             if self._direct[number]:
-                for piece in self._wanted[number]:
-                    size = min(piece.end, chunk.end) - max(piece.start, chunk.start)
-                    self._count(piece.group, piece.buffer, size)
+                self._count(
+                    (piece, min(piece.end, chunk.end) - max(piece.start, chunk.start))
+                    for piece in self._wanted[number]
+                )
                 continue
             slot, wanted_by = self._share.slot(number), self._machine.plan.wanted_by[number]
             readers = [place for place in range(len(self._machine.ranks)) if wanted_by >> place & 1]
@@ -285,21 +286,28 @@ class DistributedTransfer:
 
     def _deliver(self) -> None:
         while (job := self._jobs.get()) is not None and self._ledger.failure is None:
-            arrival, placement = job.arrival, job.placement
-            memory = self._buffers.view(placement.buffer)
-            size = deliver(arrival.view, self._chunks[arrival.number].start, placement, memory)
-            del memory, job  # their owner may wait for the last view of them to go
-            last = arrival.copied_one()
-            self._count(placement.group, placement.buffer, size)
+            arrival, at = job.arrival, self._chunks[job.arrival.number].start
+            sizes = [
+                (each, deliver(arrival.view, at, each, self._buffers.view(each.buffer)))
+                for each in job.placements
+            ]
+            last = arrival.copied(len(sizes))
+            self._count(sizes)
             if last and arrival.owner == self._place:
                 self._free(arrival.slot, arrival.owner)
             elif last:
                 self._links.send(arrival.owner, Copied(arrival.slot))
-            del arrival
+            del job, arrival, sizes
 
-    def _count(self, group: int, buffer: int, size: int) -> None:
-        self._buffers.placed(buffer, size)
-        self._ledger.complete(size, {group: size})
+    def _count(self, placed: Iterable[tuple[Placement, int]]) -> None:
+        """So many bytes, as read, of these placements are in place."""
+        groups: dict[int, int] = {}
+        buffers: dict[int, int] = {}
+        for placement, size in placed:
+            groups[placement.group] = groups.get(placement.group, 0) + size
+            buffers[placement.buffer] = buffers.get(placement.buffer, 0) + size
+        self._buffers.placed(buffers)
+        self._ledger.complete(sum(groups.values()), groups)
         if self._ledger.over.is_set():
             self._share.stop()
             self._reading.wake()

@@ -20,10 +20,10 @@ class Arrival:
     missing: int
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def copied_one(self) -> bool:
-        """Whether that was the last: then the bytes are let go of."""
+    def copied(self, count: int) -> bool:
+        """Whether those were the last placements: then the bytes are let go of."""
         with self.lock:
-            self.missing -= 1
+            self.missing -= count
             if self.missing:
                 return False
         self.view.release()
@@ -32,10 +32,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Copy from an arrival what it holds of one placement."""
+    """Copy from an arrival what it holds of some placements."""
 
     arrival: Arrival
-    placement: Placement
+    placements: Sequence[Placement]
 
 
 class Admission:
@@ -62,7 +62,7 @@ class Admission:
             assert arrival.number not in self._seen, "a chunk was read twice"
             self._seen.add(arrival.number)
             if self._gate is None:
-                return [Job(arrival, placement) for placement in self._wanted[arrival.number]]
+                return [Job(arrival, self._wanted[arrival.number])]
             self._arrived[arrival.number] = arrival
             return self._admitted(self._gate)
 
@@ -79,15 +79,15 @@ class Admission:
                 yield number, placement
 
     def _admitted(self, gate: Gate) -> list[Job]:
-        jobs: list[Job] = []
+        admitted: dict[int, tuple[Arrival, list[Placement]]] = {}
         while self._next is not None and (arrival := self._arrived.get(self._next[0])) is not None:
             number, placement = self._next
             chunk = self._chunks[number]
             piece = parts_in(placement, chunk.start, chunk.end)
             if not gate.may_start(Chunk(piece.shard, piece.start, piece.end, (piece,))):
                 break
-            jobs.append(Job(arrival, placement))
+            admitted.setdefault(number, (arrival, []))[1].append(placement)
             self._next = next(self._order, None)
             if self._next is None or self._next[0] != number:
                 del self._arrived[number]
-        return jobs
+        return [Job(*each) for each in admitted.values()]

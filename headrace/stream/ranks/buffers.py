@@ -1,7 +1,7 @@
 """The memory that a rank's tensors live in, asked for when the first byte of each is there."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.stream.plan import Placement
 from headrace.stream.seams import Buffers
@@ -28,9 +28,10 @@ class OwnBuffers:
                 self._views[number] = self._memory(number)
             return self._views[number]
 
-    def placed(self, number: int, size: int) -> None:
-        """So many bytes, as read, of a buffer's placements are in place."""
+    def placed(self, sizes: Mapping[int, int]) -> None:
+        """So many bytes, as read, of each of these buffers' placements are in place."""
         with self._lock:
-            self._left[number] -= size
-            if self._left[number] == 0:
-                self._views.pop(number, None)
+            for number, size in sizes.items():
+                self._left[number] -= size
+                if self._left[number] == 0:
+                    self._views.pop(number, None)

@@ -6,6 +6,8 @@ from headrace.stream.convert import convert
 from headrace.stream.header import DTYPE_BITS
 from headrace.stream.plan import Placement, part, placed_bytes, unit_bytes
 
+_SMALL_BYTES = 32 << 10
+
 
 def deliver(lent: memoryview, at: int, placement: Placement, memory: memoryview) -> int:
     """Place what `lent`, an object's bytes from `at` on, holds of a placement; returns how many bytes of the object.
@@ -18,7 +20,8 @@ def deliver(lent: memoryview, at: int, placement: Placement, memory: memoryview)
     start, end = max(at, placement.start), min(at + len(lent), placement.end)
     assert start < end
     if placement.columns is None:
-        piece = part(placement, start, end)
+        whole = start == placement.start and end == placement.end
+        piece = placement if whole else part(placement, start, end)
         place = memory[piece.destination : piece.destination + placed_bytes(piece)]
         _put(lent[start - at : end - at], piece, place)
         return end - start
@@ -81,7 +84,10 @@ def _put(source: memoryview, piece: Placement, place: memoryview) -> None:
     if piece.source_dtype != piece.dtype:
         convert(source, piece.source_dtype, place, piece.dtype)
         return
+    if len(source) < _SMALL_BYTES:
+        place[:] = source
+        return
     import numpy as np
 
-    # Not a memoryview's own assignment: numpy lets other threads run meanwhile.
+    # Unlike a memoryview's own assignment numpy lets other threads run meanwhile.
     np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(source, np.uint8))
