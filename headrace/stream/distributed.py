@@ -82,6 +82,7 @@ def start_distributed(
         ring_bytes: memory for the whole machine in which chunks wait to be copied.
         silence_timeout_s: how long another rank's process may give no sign of life.
         rate_limit_mb_s: for the machine's ranks together.
+        options: as for Transfer; `readers` are taken over, whatever happens.
 
     Raises:
         RanksDisagree: the ranks of this machine were given different objects.
@@ -91,7 +92,12 @@ def start_distributed(
     found = group if group is not None else torch_group()
     machine = None
     if found is not None:
-        machine = meet(found, declare(uncut(plan), items, store, chunk_bytes), ring_bytes)
+        try:
+            machine = meet(found, declare(uncut(plan), items, store, chunk_bytes), ring_bytes)
+        except BaseException:
+            for reader in options.get("readers", ()):
+                reader.close()
+            raise
     if machine is None:
         return Transfer(plan, items, store, memory, gate=gate, rate_limit_mb_s=rate_limit_mb_s, **options)
     if rate_limit_mb_s is not None:

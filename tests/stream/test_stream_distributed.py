@@ -26,7 +26,7 @@ from headrace.stream.ranks.meeting import Hello
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer import Transfer
 from tests.faults import server as faults
-from tests.faults.opening import only_object, store_of
+from tests.faults.opening import one_byte, only_object, store_of
 from tests.faults.server import FaultServer, Stored, fault_server
 from tests.stream.thread_group import Gathering, ThreadGroup, run_ranks
 
@@ -458,6 +458,25 @@ def test_ranks_with_different_versions_of_an_object_refuse_to_load_together(serv
         assert items[0].version in text
         assert items[1].version in text
     assert server.ranges == []
+
+
+def test_connections_that_were_handed_over_are_closed_where_the_ranks_disagree(server: FaultServer) -> None:
+    def work(group: ThreadGroup) -> None:
+        store = store_of(server)
+        item = only_object(store)
+        reader = store.open_reader()
+        reader.read_into(item, 0, one_byte())
+        items = [item] * (1 + group.rank)
+        try:
+            start_distributed(
+                plan_reads(whole(), CHUNK), items, store, memoryview(b""), group=group, readers=[reader]
+            )
+        finally:
+            assert reader._connection.http._socket is None
+
+    for error in outcomes(2, work):
+        assert isinstance(error, RanksDisagree)
+        assert "they were given" in str(error)
 
 
 def test_a_rank_that_cannot_begin_tells_the_others(server: FaultServer) -> None:
