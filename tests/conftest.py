@@ -22,7 +22,16 @@ from tests.profiles import use_profile
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Beginnings of the variables that a developer's own clouds and settings are named by.
-_CLOUDS = ("AWS_", "HEADRACE_", "RUNAI_", "GOOGLE_", "GCE_", "CLOUDSDK_", "STORAGE_EMULATOR", "CLOUD_STORAGE_")
+_CLOUDS = (
+    "AWS_",
+    "HEADRACE_",
+    "RUNAI_",
+    "GOOGLE_",
+    "GCE_",
+    "CLOUDSDK_",
+    "STORAGE_EMULATOR",
+    "CLOUD_STORAGE_",
+)
 
 use_profile()  # before the tests are imported, whose settings build on it
 

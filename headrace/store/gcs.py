@@ -15,10 +15,11 @@ from headrace.source.uri import ModelSource
 from headrace.store.answer import AGAIN, check_encoding, check_range, removed_error
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.crc import CRC32C
+from headrace.store.described import Setting
 from headrace.store.errors import BadEndpoint, Changed, NotFound, StoreError, Unsupported
 from headrace.store.gcs_connection import GcsConnection, object_target, objects_target
 from headrace.store.gcs_listing import LIST_FIELDS, GcsPage, NotAGcsListing, parse_gcs_page
-from headrace.store.gcs_settings import ENDPOINT_VARIABLE, GcsSettings
+from headrace.store.gcs_settings import ENDPOINT_VARIABLE, USER_PROJECT_VARIABLE, GcsSettings
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.nothing_there import nothing_there
 from headrace.store.receive import receive_found, receive_into
@@ -80,6 +81,17 @@ class GcsStore:
                 yield from (replace(item, name=below + item.name) for item in page.objects)
         finally:
             connection.http.close()
+
+    def describe(self) -> tuple[Setting, ...]:
+        """See Described.describe."""
+        settings, principal = self.settings, self.settings.principal
+        found = [
+            Setting("endpoint", settings.endpoint_url, settings.endpoint_from),
+            Setting("principal", principal.shown, principal.origin),
+        ]
+        if settings.user_project:
+            found.append(Setting("paying project", settings.user_project, USER_PROJECT_VARIABLE))
+        return tuple(found)
 
     @property
     def _prefix(self) -> str:
