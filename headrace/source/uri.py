@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote
 
+from headrace.source.az_uri import AZURE_SCHEMES, azure_place
 from headrace.source.bad_source import BadSource as BadSource
 from headrace.source.gs_uri import gs_bucket_and_key
 from headrace.source.web_address import web_address
@@ -13,9 +14,6 @@ from headrace.source.web_address import web_address
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_YET = {
-    "az": "Azure Blob Storage",
-    "abfs": "Azure Blob Storage",
-    "abfss": "Azure Blob Storage",
     "hf": "the Hugging Face hub",
 }
 
@@ -25,7 +23,7 @@ class ModelSource:
     """Where a model is.
 
     Attributes:
-        scheme: "s3", "gs", "http", "https" or "file".
+        scheme: "s3", "gs", "az" (abfs:// and abfss:// are it too), "http", "https" or "file".
         bucket: the bucket's name; host and port of a web server, in lower case and without the scheme's own
             port; "" for a folder.
         prefix: the key prefix without slashes at its ends ("" is the bucket's root), or the folder's
@@ -33,13 +31,15 @@ class ModelSource:
         text: what the user wrote, without a query.
         query: what follows the question mark of one web object's address. It may be a signature: it is sent
             and never shown.
+        host: of az:// the host of the account's blob service, "" where the environment says which account.
     """
 
-    scheme: Literal["s3", "gs", "file", "http", "https"]
+    scheme: Literal["s3", "gs", "az", "file", "http", "https"]
     bucket: str
     prefix: str
     text: str
     query: str = field(default="", repr=False)
+    host: str = ""
 
     @property
     def is_web(self) -> bool:
@@ -51,7 +51,8 @@ class ModelSource:
         """The canonical name: "s3://bucket/prefix", "https://host/path" or an absolute path."""
         if self.scheme == "file":
             return self.prefix
-        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+        host = f"{self.host}/" if self.host else ""
+        return f"{self.scheme}://{host}{self.bucket}/{self.prefix}".rstrip("/")
 
     def uri_of(self, name: str) -> str:
         """The name of one object below the source."""
@@ -61,7 +62,7 @@ class ModelSource:
 def parse_source(text: str) -> ModelSource:
     """Read a model's name.
 
-    `s3://bucket[/prefix]` and `gs://bucket[/prefix]` in any case of the scheme, where slashes at the prefix's
+    `s3://bucket[/prefix]`, `gs://bucket[/prefix]` and what `azure_place` takes in any case of the scheme, where slashes at the prefix's
     ends do not count and those inside do (`a//b` is not `a/b`); `http(s)://host[:port]/path`, without a query;
     `file:///path`, `/path`, `./path` and `~/path` for a folder, which must exist. A URI never falls back to a hub.
 
@@ -81,6 +82,9 @@ def parse_source(text: str) -> ModelSource:
     if scheme == "gs":
         bucket, prefix = gs_bucket_and_key(rest, text)
         return ModelSource("gs", bucket, prefix.strip("/"), text)
+    if scheme in AZURE_SCHEMES:
+        place = azure_place(rest, text)
+        return ModelSource("az", place.container, place.key.strip("/"), text, host=place.host)
     if scheme in ("http", "https"):
         source = _web_source(text, scheme)
         if source.query:
@@ -117,6 +121,11 @@ def parse_object(text: str) -> tuple[ModelSource, str]:
         bucket, key = gs_bucket_and_key(rest, text)
         folder, name = _split(key, text)
         return ModelSource("gs", bucket, folder, f"gs://{bucket}/{folder}".rstrip("/")), name
+    if scheme in AZURE_SCHEMES:
+        place = azure_place(rest, text)
+        folder, name = _split(place.key, text)
+        below = text.removesuffix(name).rstrip("/")
+        return ModelSource("az", place.container, folder, below, host=place.host), name
     if scheme in ("http", "https"):
         source = _web_source(text, scheme, keep_slash=True)
         folder, quoted = _split(source.prefix, source.text)

@@ -1,6 +1,7 @@
 """The error of a bucket's prefix under which nothing lies: with what lies around it, if that may be seen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.source.objects import Listing
 from headrace.source.uri import ModelSource
@@ -16,7 +17,7 @@ def nothing_there(source: ModelSource, list_around: Callable[[str], Listing]) ->
         list_around: the first page of what lies directly under a key prefix ("" or ending in a slash).
     """
     parent, _, last = source.prefix.rpartition("/")
-    place = f"{source.scheme}://{source.bucket}/{parent}".rstrip("/")
+    place = replace(source, prefix=parent).uri
     remedy = "Correct the prefix, or upload the model with `headrace push`."
     try:
         around = list_around(parent + "/" if parent else "")
