@@ -24,8 +24,9 @@ from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, open_store
 from headrace.stream.header import Shard
-from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard, list_model
+from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard
 from headrace.stream.index import check_index
+from headrace.stream.model_listing import list_with_templates
 
 _SMALL_READS_AT_ONCE = 8
 
@@ -66,7 +67,7 @@ def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
     with timeline.phase("open store"):
         store = open_store(source)
     with timeline.phase("list"):
-        listing = list_model(store)
+        listing = list_with_templates(store)
     if listing.find(CONFIG_NAME) is None:
         raise BadMetadata(
             f"{source.uri} holds no {CONFIG_NAME}. {describe(listing)}",
@@ -118,7 +119,7 @@ def _fetch(
 
 def _fetch_tokenizer(path: str) -> dict[str, bytes]:
     store = open_store(parse_source(path))
-    listing = list_model(store)
+    listing = list_with_templates(store)
     items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, tokenizer_only=True).metadata
     if not items:
         raise BadMetadata(

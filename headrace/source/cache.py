@@ -2,22 +2,28 @@
 
 An entry is a folder named by a hash of the place and of every file's name, size and version, so it is never
 wrong and never changes: written aside, renamed into place, shared by any number of processes. The listing at
-each start is what finds it, so a changed bucket is seen.
+each start is what finds it, so a changed bucket is seen. Its folder's time is when it was last used;
+headrace.source.cache_entries lists and removes entries by it.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.source.objects import ObjectInfo
 
-_CHECKSUMS_NAME = "SHA256SUMS"
+CHECKSUMS_NAME = "SHA256SUMS"
+PLACE_NAME = "PLACE"  # the identity of the store's place, for a person
+ASIDE_PREFIX = ".new-"  # of folders that are being written
+_USED_AGAIN_S = 3600.0
 _logger = logging.getLogger(__name__)
 
 
@@ -36,12 +42,22 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(os.devnull) / "headrace"
 
 
+def metadata_root() -> Path:
+    """Where the entries are."""
+    return cache_root() / "metadata"
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataCache:
-    """The entry of one version of one model."""
+    """The entry of one version of one model.
+
+    Attributes:
+        place: the identity of where it comes from.
+    """
 
     folder: Path
     items: tuple[ObjectInfo, ...]
+    place: str
 
     @classmethod
     def of(cls, identity: str, items: Sequence[ObjectInfo]) -> "MetadataCache":
@@ -49,7 +65,7 @@ class MetadataCache:
         digest = hashlib.sha256(identity.encode())
         for item in sorted(items, key=lambda item: item.name):
             digest.update(f"\0{item.name}\0{item.size_bytes}\0{item.version}".encode())
-        return cls(cache_root() / "metadata" / digest.hexdigest()[:32], tuple(items))
+        return cls(metadata_root() / digest.hexdigest()[:32], tuple(items), identity)
 
     def read(self) -> dict[str, bytes] | None:
         """All files of the entry, or None where it does not exist, cannot be read or is not what was written.
@@ -60,10 +76,18 @@ class MetadataCache:
             return None
         try:
             files = {item.name: (self.folder / item.name).read_bytes() for item in self.items}
-            checksums = (self.folder / _CHECKSUMS_NAME).read_text()
+            checksums = (self.folder / CHECKSUMS_NAME).read_text()
         except (OSError, UnicodeDecodeError):
             return None
-        return files if checksums == _checksums(files) else None
+        if checksums != _checksums(files):
+            return None
+        self._note_use()
+        return files
+
+    def _note_use(self) -> None:
+        with contextlib.suppress(OSError):  # a cache that is read-only, or an entry that is being removed
+            if time.time() - self.folder.stat().st_mtime > _USED_AGAIN_S:
+                os.utime(self.folder)
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Make the entry. Another process may have made it meanwhile: then nothing is left to do.
@@ -74,12 +98,15 @@ class MetadataCache:
             return
         assert files.keys() == {item.name for item in self.items}
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder.parent))
+        aside = Path(tempfile.mkdtemp(prefix=ASIDE_PREFIX, dir=self.folder.parent))
         try:
+            aside.chmod(0o755)  # for others who share the cache, as far as the folder around it lets them
             for name, data in files.items():
-                assert "/" not in name
+                assert {"", ".", ".."}.isdisjoint(name.split("/")), name
+                (aside / name).parent.mkdir(exist_ok=True)
                 (aside / name).write_bytes(data)
-            (aside / _CHECKSUMS_NAME).write_text(_checksums(files))
+            (aside / PLACE_NAME).write_text(self.place)
+            (aside / CHECKSUMS_NAME).write_text(_checksums(files))
             if self.folder.exists() and self.read() is None:
                 shutil.rmtree(self.folder, ignore_errors=True)
             aside.rename(self.folder)
@@ -97,8 +124,11 @@ class MetadataCache:
         """`write` in a thread, off the way to the first token; a cache that cannot be written is a warning."""
 
         def work() -> None:
+            from headrace.source.cache_entries import keep_bounded
+
             try:
                 self.write(files)
+                keep_bounded(self.folder.parent)
             except OSError as error:
                 _logger.warning(
                     "The metadata cache %s cannot be written (%s): the next start fetches again.",

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
@@ -25,11 +25,26 @@ TOKENIZER_NAMES = frozenset(
         "chat_template.json",
     }
 )
-# What stands in for tokenizer.json where there is none: SentencePiece, tiktoken, GPT-2's pair of files.
-VOCABULARY_NAMES = frozenset({"tokenizer.model", "tiktoken.model", "vocab.json", "merges.txt"})
+# What stands in for tokenizer.json where there is none: SentencePiece, tiktoken, GPT-2's pair of files, Mistral's.
+VOCABULARY_NAMES = frozenset({"tokenizer.model", "tiktoken.model", "vocab.json", "merges.txt", "tekken.json"})
 VOCABULARY_SUFFIX = ".tiktoken"
-_METADATA_NAMES = frozenset({CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME, MANIFEST_NAME})
+# How pictures, sound and video become a model's inputs.
+PROCESSOR_NAMES = frozenset(
+    {"processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"}
+)
+# Folders of further chat templates: transformers' own, and what some uploads call it.
+TEMPLATE_FOLDERS = ("additional_chat_templates", "templates")
+_TEMPLATE_SUFFIX = ".jinja"
+_METADATA_NAMES = (
+    frozenset({CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME, MANIFEST_NAME}) | PROCESSOR_NAMES
+)
 _SHOWN = 8  # names in a message
+_SUFFIX = ".safetensors"
+_STEM = "model"
+SINGLE_NAME = _STEM + _SUFFIX
+# Beginnings of the names of safetensors files that are no weights of the model in transformers' layout.
+_OTHER_ROLES = (".", "consolidated", "adapter_", "optimizer", "scheduler", "training_", "rng_state", "scaler")
+_Numbered = tuple[ObjectInfo, re.Match[str]]
 _NUMBERED = re.compile(r"(.+)-(\d{5,18})-of-(\d{5,18})\.safetensors", re.ASCII)
 
 
@@ -53,16 +68,24 @@ class ModelFiles:
 
 
 def is_tokenizer_file(name: str) -> bool:
-    """Whether a file, by its base name, has a part in making text and tokens of each other."""
-    return name in TOKENIZER_NAMES or _is_vocabulary(name)
+    """Whether a file, by its name below the model's folder, has a part in making text and tokens of each other."""
+    return name in TOKENIZER_NAMES or _is_vocabulary(name) or is_template(name)
+
+
+def is_template(name: str) -> bool:
+    """Whether it is one of further chat templates, in one of TEMPLATE_FOLDERS."""
+    folder, _, file = name.partition("/")
+    return folder in TEMPLATE_FOLDERS and "/" not in file and file.endswith(_TEMPLATE_SUFFIX)
 
 
 def _is_vocabulary(name: str) -> bool:
-    return name in VOCABULARY_NAMES or name.endswith(VOCABULARY_SUFFIX)
+    return name in VOCABULARY_NAMES or (name.endswith(VOCABULARY_SUFFIX) and "/" not in name)
 
 
 def choose_metadata(listing: Listing, where: str, *, tokenizer_only: bool = False) -> ModelFiles:
     """Pick the metadata by role and size; no other vocabulary beside a tokenizer.json, which holds it already.
+
+    Never *.py: nothing here runs code that comes with a model.
 
     Raises:
         BadModelFiles: a metadata file that is far too large to be one, or a link that leads nowhere.
@@ -73,7 +96,7 @@ def choose_metadata(listing: Listing, where: str, *, tokenizer_only: bool = Fals
     metadata = tuple(
         item
         for item in listing.objects
-        if item.name in names or (needs_vocabulary and _is_vocabulary(item.name))
+        if item.name in names or is_template(item.name) or (needs_vocabulary and _is_vocabulary(item.name))
     )
     for item in metadata:
         if item.size_bytes > MAX_METADATA_BYTES:
@@ -96,21 +119,21 @@ def choose_weights(listing: Listing, where: str, index: bytes | None) -> tuple[O
     """
     if index is not None:
         return _shards_of_index(listing, where, index)
-    if listing.find("model.safetensors") is None:  # then the choice depends on all that there are
-        _refuse_broken_links(listing, where, lambda name: name.endswith(".safetensors"))
-    candidates = [item for item in listing.objects if item.name.endswith(".safetensors")]
-    if not candidates:
-        raise BadModelFiles(
-            f"{where} holds no .safetensors file. {describe(listing)}", remedy=_weights_remedy(listing)
-        )
-    single = listing.find("model.safetensors") or (candidates[0] if len(candidates) == 1 else None)
-    numbered = [(item, match) for item in candidates if (match := _NUMBERED.fullmatch(item.name))]
-    if single is not None and not _NUMBERED.fullmatch(single.name):
+    single = listing.find(SINGLE_NAME)
+    if single is not None:
         return (single,)
-    sets = {(match.group(1), match.group(3)) for _, match in numbered}
-    if len(sets) == 1:
-        _check_complete(numbered, where)
-        return tuple(item for item, _ in numbered)
+    # The choice depends on all that there are.
+    _refuse_broken_links(listing, where, lambda name: name.endswith(_SUFFIX))
+    candidates = [item for item in listing.objects if is_weight_name(item.name)]
+    if not candidates:
+        raise _no_weights(listing, where)
+    if len(candidates) == 1 and not _NUMBERED.fullmatch(candidates[0].name):
+        return (candidates[0],)
+    sets = _numbered_sets(candidates)
+    chosen = _choose_set(sets)
+    if chosen is not None:
+        _check_complete(sets[chosen], where)
+        return tuple(item for item, _ in sets[chosen])
     raise BadModelFiles(
         f"{where} holds several .safetensors files and no {INDEX_NAME}, so it is not clear which are the weights: "
         f"{', '.join(item.name for item in candidates[:_SHOWN])}.",
@@ -118,7 +141,32 @@ def choose_weights(listing: Listing, where: str, index: bytes | None) -> tuple[O
     )
 
 
-def _check_complete(numbered: Sequence[tuple[ObjectInfo, re.Match[str]]], where: str) -> None:
+def is_weight_name(name: str) -> bool:
+    """Whether a file of this name may hold a model's weights.
+
+    Not those in folders below (`original/`), hidden ones, Mistral's and Meta's own layouts (consolidated*), adapters,
+    nor what a trainer keeps beside the weights.
+    """
+    return name.endswith(_SUFFIX) and "/" not in name and not name.startswith(_OTHER_ROLES)
+
+
+def _numbered_sets(candidates: Sequence[ObjectInfo]) -> "dict[tuple[str, str], list[_Numbered]]":
+    """The files of numbered sets, by stem and total."""
+    sets: dict[tuple[str, str], list[_Numbered]] = {}
+    for item in candidates:
+        match = _NUMBERED.fullmatch(item.name)
+        if match is not None:
+            sets.setdefault((match.group(1), match.group(3)), []).append((item, match))
+    return sets
+
+
+def _choose_set(sets: "Mapping[tuple[str, str], Sequence[_Numbered]]") -> tuple[str, str] | None:
+    """The only set; of several the one called "model", as second precisions have a word more (model.fp16)."""
+    named = [key for key in sets if key[0] == _STEM] if len(sets) > 1 else list(sets)
+    return named[0] if len(named) == 1 else None
+
+
+def _check_complete(numbered: Sequence[_Numbered], where: str) -> None:
     """The files of a set must carry the numbers from 1 to its total, each once."""
     total = int(numbered[0][1].group(3))
     numbers = [int(match.group(2)) for _, match in numbered]
@@ -192,12 +240,45 @@ def describe(listing: Listing) -> str:
     return f"There is: {shown}{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
 
 
-def _weights_remedy(listing: Listing) -> str:
-    if any(item.name.endswith((".bin", ".pt", ".pth")) for item in listing.objects):
-        return (
-            "Pickled weights (.bin, .pt) are never loaded: convert them, e.g. with transformers' "
-            "save_pretrained, and upload the safetensors."
+def _no_weights(listing: Listing, where: str) -> BadModelFiles:
+    """The error that says what is there instead, and the way out."""
+    others = [item.name for item in listing.objects if item.name.endswith(_SUFFIX) and "/" not in item.name]
+    if others:
+        return BadModelFiles(
+            f"{where} holds no weights in the layout that is served: {', '.join(others[:_SHOWN])} "
+            f"{'are' if len(others) > 1 else 'is'} {_role_of(others[0])}.",
+            remedy=_role_remedy(others[0]),
         )
+    return BadModelFiles(
+        f"{where} holds no .safetensors file. {describe(listing)}", remedy=_weights_remedy(listing)
+    )
+
+
+def _role_of(name: str) -> str:
+    if name.startswith("adapter_"):
+        return "an adapter's, which changes another model's weights"
+    if name.startswith("consolidated"):
+        return "in the original layout of Mistral's or Meta's own programs"
+    return "a trainer's state" if not name.startswith(".") else "hidden"
+
+
+def _role_remedy(name: str) -> str:
+    if name.startswith("adapter_"):
+        return "Merge it into its base model (peft's merge_and_unload, then save_pretrained) and upload the result."
+    if name.startswith("consolidated"):
+        return "Upload the model in transformers' layout: its repository on the hub has it, or convert it."
+    return f"Upload {SINGLE_NAME} or a complete numbered set."
+
+
+def _weights_remedy(listing: Listing) -> str:
+    if any(item.name.endswith((".bin", ".pt", ".pth", ".ckpt")) for item in listing.objects):
+        return (
+            "Pickled weights (.bin, .pt) are never loaded, since reading them can run any code: convert them where "
+            "you trust them, e.g. with transformers' from_pretrained(...).save_pretrained(DIR), and upload the "
+            "safetensors with `headrace push DIR URI`, which converts nothing by itself."
+        )
+    if any(item.name.endswith(".gguf") for item in listing.objects):
+        return "GGUF files are not read: upload the checkpoint that they were made from, as safetensors."
     if listing.folders:
         return "Name the folder that holds the model."
     return "Only safetensors are served: check the prefix or upload them with `headrace push`."

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 TEMPLATE_FILE = "chat_template.jinja"
 PROCESSOR_TEMPLATE_FILE = "chat_template.json"
+# Further templates lie in these folders, each under the name that it is asked for by.
+TEMPLATE_FOLDERS = ("additional_chat_templates", "templates")
+_TEMPLATE_SUFFIX = ".jinja"
 
 # Stands after the final message that the answer continues; its space shows whether the template trims messages.
 # Plain ASCII, as some templates write a list of parts as Python does, with escapes.
@@ -46,7 +49,8 @@ class ChatTemplate:
         """The model's template, from base name → content; None if it has none.
 
         The first of these counts: `override` (a template's text), chat_template.jinja, tokenizer_config.json
-        (one text, or a list of named ones), chat_template.json. Raises TemplateError or TokenizerError where
+        (one text, or a list of named ones), chat_template.json. What lies in TEMPLATE_FOLDERS is added by its name.
+        (transformers forgets the default in tokenizer_config.json then; here it stays.) Raises TemplateError or TokenizerError where
         what is there is malformed.
         """
         config = read_tokenizer_config(files)
@@ -126,19 +130,36 @@ class ChatTemplate:
 
 
 def _find_sources(files: Mapping[str, bytes], config: TokenizerConfig) -> tuple[str, dict[str, str]] | None:
+    found = _find_main(files, config)
+    further = {
+        name.rpartition("/")[2].removesuffix(_TEMPLATE_SUFFIX): _text_of(name, content)
+        for name, content in sorted(files.items())
+        if name.endswith(_TEMPLATE_SUFFIX) and name.partition("/")[0] in TEMPLATE_FOLDERS
+    }
+    if not further:
+        return found
+    origin, sources = found or ("", {})
+    return " and ".join(part for part in (origin, "its folder of templates") if part), sources | further
+
+
+def _find_main(files: Mapping[str, bytes], config: TokenizerConfig) -> tuple[str, dict[str, str]] | None:
     if TEMPLATE_FILE in files:
-        try:
-            return TEMPLATE_FILE, {"default": files[TEMPLATE_FILE].decode("utf-8-sig")}
-        except UnicodeDecodeError as error:
-            raise TemplateError(
-                f"{TEMPLATE_FILE} is not UTF-8 text (byte {error.start}).",
-                remedy="Upload it again or start the server with --chat-template.",
-            ) from error
+        return TEMPLATE_FILE, {"default": _text_of(TEMPLATE_FILE, files[TEMPLATE_FILE])}
     processor_template = read_json_object(files, PROCESSOR_TEMPLATE_FILE).get("chat_template")
     for origin, value in ((CONFIG_FILE, config.chat_template), (PROCESSOR_TEMPLATE_FILE, processor_template)):
         if value is not None:
             return origin, _named_sources(value, origin)
     return None
+
+
+def _text_of(name: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TemplateError(
+            f"{name} is not UTF-8 text (byte {error.start}).",
+            remedy="Upload it again or start the server with --chat-template.",
+        ) from error
 
 
 def _named_sources(value: object, origin: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from headrace.text.tokenizer_error import TokenizerError
 from headrace.text.tokenizer_setup import apply_config
 
 MERGES_FILE = "merges.txt"
+TEKKEN_FILE = "tekken.json"
 _REMEDY = "Add a tokenizer.json (transformers' save_pretrained writes it) or name another tokenizer with --tokenizer-path."
 
 
@@ -35,6 +36,11 @@ def build_from_vocabulary(files: Mapping[str, bytes], config: TokenizerConfig) -
             backend = _sentencepiece(files[SENTENCEPIECE_FILE], config)
         elif VOCABULARY_FILE in files and MERGES_FILE in files:
             backend, add_bos = _byte_level(files, config), False
+        elif TEKKEN_FILE in files:
+            raise TokenizerError(
+                f"The model's only vocabulary is {TEKKEN_FILE}, Mistral's own format, which is not read.",
+                remedy=_REMEDY,
+            )
         else:
             there = ", ".join(sorted(files)) or "no tokenizer file at all"
             raise TokenizerError(f"The model has no tokenizer.json; there is: {there}.", remedy=_REMEDY)

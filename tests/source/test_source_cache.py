@@ -2,6 +2,9 @@
 
 import logging
 import multiprocessing
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -12,7 +15,12 @@ from headrace.source.cache import MetadataCache, cache_root
 from headrace.source.objects import ObjectInfo
 
 PLACE = "http://store:9000/bucket/model"
-FILES = {"config.json": b'{"a": 1}', "tokenizer.json": b"x" * 100_000, "empty.json": b""}
+FILES = {
+    "config.json": b'{"a": 1}',
+    "tokenizer.json": b"x" * 100_000,
+    "empty.json": b"",
+    "templates/tool use.jinja": b"{{ x }}",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +132,39 @@ def test_processes_that_write_at_once_all_find_a_whole_entry(root: Path) -> None
     assert left_over(root) == []
 
 
+def test_twenty_processes_that_start_at_once_share_one_cache(root: Path) -> None:
+    program = (
+        "import sys; from headrace.source.cache import MetadataCache; from headrace.source.objects import ObjectInfo\n"
+        "files = {f'file-{n}': bytes([n]) * 50_000 for n in range(12)}\n"
+        "items = [ObjectInfo(name, name, len(data), 'v') for name, data in files.items()]\n"
+        "cache = MetadataCache.of('place', items); print('ready', flush=True); sys.stdin.read()\n"
+        "found = cache.read()\n"
+        "cache.write_aside(files).join()\n"
+        "sys.exit(0 if found in (None, files) and cache.read() == files else 1)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(20)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    said = [process.communicate()[1] for process in processes]
+    assert said == [""] * 20
+    assert [process.returncode for process in processes] == [0] * 20
+    assert len(list((root / "metadata").iterdir())) == 1
+
+
 def test_a_read_only_cache_is_read(root: Path) -> None:
     entry().write(FILES)
     try:
@@ -177,3 +218,18 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
     assert entry().read() is None
     with pytest.raises(OSError):
         entry().write(FILES)
+
+
+def test_a_use_is_noted_for_who_removes_what_is_old() -> None:
+    cache = entry()
+    cache.write(FILES)
+    os.utime(cache.folder, (1_000_000, 1_000_000))
+    assert cache.read() == FILES
+    assert cache.folder.stat().st_mtime > 1_000_000_000
+
+
+def test_a_name_that_leads_out_of_the_entry_is_never_written(root: Path) -> None:
+    cache = MetadataCache.of(PLACE, [ObjectInfo("k", "../../out", 1, "v")])
+    with pytest.raises(AssertionError):
+        cache.write({"../../out": b"x"})
+    assert not (root / "out").exists()

@@ -91,6 +91,62 @@ def test_a_numbered_set_beside_another_file_is_the_weights() -> None:
     assert chosen("consolidated.safetensors", *shards(3)) == shards(3)
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ["model.fp16.safetensors"],
+        shards(2, "model.fp16"),
+        shards(3, "model.bf16"),
+        ["consolidated.safetensors"],
+        shards(2, "consolidated"),
+        ["adapter_model.safetensors"],
+        ["optimizer.safetensors", "scheduler.safetensors", "training_state.safetensors"],
+        ["original/model.safetensors", "checkpoint-500/model-00001-of-00002.safetensors"],
+        [".cache.safetensors", "._model-00001-of-00002.safetensors"],
+    ],
+    ids=" ".join,
+)
+def test_what_else_lies_beside_the_weights_is_not_loaded(beside: list[str]) -> None:
+    assert chosen("model.safetensors", *beside) == ["model.safetensors"]
+    assert chosen(*shards(2), *beside) == shards(2)
+    index = {"a": shards(2)[0], "b": shards(2)[1]}
+    assert chosen(*shards(2), *shards(3), *beside, index=index) == shards(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "remedy"),
+    [
+        ("adapter_model.safetensors", "an adapter's", "Merge it"),
+        ("consolidated.safetensors", "the original layout", "transformers' layout"),
+        ("consolidated-00001-of-00002.safetensors", "the original layout", "transformers' layout"),
+        ("optimizer.safetensors", "a trainer's state", "complete numbered set"),
+        (".model.safetensors", "hidden", "complete numbered set"),
+    ],
+)
+def test_safetensors_that_are_no_weights_are_refused_with_the_reason(
+    name: str, role: str, remedy: str
+) -> None:
+    error = refused("config.json", name)
+    assert f"{name} is " in str(error)
+    assert role in str(error)
+    assert remedy in error.remedy
+
+
+def test_a_second_precision_is_loaded_where_it_is_the_only_one() -> None:
+    assert chosen("model.fp16.safetensors") == ["model.fp16.safetensors"]
+    assert chosen(*shards(2, "model.fp16")) == shards(2, "model.fp16")
+
+
+def test_of_two_sets_the_incomplete_one_that_is_the_models_is_told() -> None:
+    error = refused(*shards(3)[:2], *shards(2, "model.fp16"))
+    assert "holds 2 of 3 shards; missing: 00003." in str(error)
+
+
+def test_weights_in_folders_below_are_never_loaded() -> None:
+    error = refused("config.json", "original/model.safetensors", folders=("original",))
+    assert "holds no .safetensors file" in str(error)
+
+
 def test_with_an_index_its_shards_are_the_weights_and_nothing_else() -> None:
     index = {"a": "part-b.safetensors", "b": "part-a.safetensors", "c": "part-b.safetensors"}
     names = ["model.safetensors", "part-a.safetensors", "part-b.safetensors"]
@@ -149,6 +205,11 @@ def test_pickled_weights_are_never_loaded_and_the_remedy_says_what_to_do() -> No
     error = refused("config.json", "pytorch_model.bin")
     assert "There is: config.json, pytorch_model.bin." in str(error)
     assert "Pickled weights" in error.remedy
+    assert "save_pretrained" in error.remedy
+
+
+def test_gguf_alone_is_refused_with_the_way_out() -> None:
+    assert "GGUF files are not read" in refused("config.json", "model.Q4_K_M.gguf").remedy
 
 
 def test_a_folder_of_models_is_told_to_name_one() -> None:
@@ -206,3 +267,29 @@ def test_a_metadata_file_that_is_far_too_large_is_refused_before_it_is_fetched()
     huge = listing("tokenizer.json", size_bytes=MAX_METADATA_BYTES + 1)
     with pytest.raises(BadModelFiles, match=r"s3://bucket/model/tokenizer\.json has 67,108,865 bytes"):
         choose_metadata(huge, WHERE)
+
+
+def test_chat_templates_in_their_folders_are_metadata_and_nothing_else_below_is() -> None:
+    names = [
+        "additional_chat_templates/rag.jinja",
+        "templates/tool_use.jinja",
+        "templates/notes.txt",
+        "templates/deep/x.jinja",
+        "other/x.jinja",
+        "x.jinja",
+        "original/tokenizer.model",
+        "original/params.tiktoken",
+    ]
+    files = choose_metadata(listing(*names), WHERE, tokenizer_only=True)
+    assert [item.name for item in files.metadata] == names[:2]
+
+
+def test_a_processors_settings_are_metadata_of_the_model_but_not_of_its_tokenizer() -> None:
+    names = ["preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"]
+    assert [item.name for item in choose_metadata(listing(*names), WHERE).metadata] == names
+    assert choose_metadata(listing(*names), WHERE, tokenizer_only=True).metadata == ()
+
+
+def test_code_that_comes_with_a_model_is_never_fetched() -> None:
+    names = ["modeling_custom.py", "configuration_custom.py", "tokenization_custom.py"]
+    assert choose_metadata(listing(*names), WHERE).metadata == ()

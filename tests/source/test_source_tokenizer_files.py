@@ -5,7 +5,14 @@ import pytest
 from headrace.source.files import choose_metadata, is_tokenizer_file
 from headrace.source.objects import Listing, ObjectInfo
 
-VOCABULARIES = ["merges.txt", "qwen.tiktoken", "tiktoken.model", "tokenizer.model", "vocab.json"]
+VOCABULARIES = [
+    "merges.txt",
+    "qwen.tiktoken",
+    "tekken.json",
+    "tiktoken.model",
+    "tokenizer.model",
+    "vocab.json",
+]
 
 
 def chosen(*names: str, tokenizer_only: bool = False) -> list[str]:
