@@ -49,11 +49,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "folder", metavar="DIR", type=Path, help="the folder with config.json and the weights"
     )
-    parser.add_argument("uri", metavar="URI", help="where it goes: s3://BUCKET/PREFIX")
+    parser.add_argument("uri", metavar="URI", help="where it goes: s3://BUCKET/PREFIX or a folder")
     parser.add_argument(
         "--create-bucket",
         action="store_true",
-        help="make the bucket if it does not exist (an error otherwise)",
+        help="make the bucket (or folder) if it does not exist (an error otherwise)",
     )
     parser.add_argument(
         "--force",
@@ -79,16 +79,13 @@ def run(args: argparse.Namespace) -> int:
     if args.manifest:
         _check_weights(args.folder, found)
     from headrace.cli.interrupts import sigterm_as_interrupt
-    from headrace.store.s3_settings import resolve_s3_settings
 
-    settings = resolve_s3_settings()
     show = not (args.quiet or args.json)
     started = time.monotonic()
     with sigterm_as_interrupt():
         result = push_folder(
             found,
             destination,
-            settings,
             create_bucket=args.create_bucket,
             manifest=args.manifest,
             show=show,
@@ -102,20 +99,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_destination(text: str) -> "ModelSource":
-    """The bucket and prefix that are pushed to.
+    """The bucket and prefix, or the folder, that is pushed to.
 
     Raises UsageError for what is no URI, BadSource for stores that are not supported (yet).
     """
-    from headrace.source.uri import parse_source
+    from headrace.source.uri import parse_folder_to_be, parse_source
+    from headrace.store.uploader import can_be_written
 
     scheme, separator, _ = text.partition("://")
-    if not separator or scheme.lower() == "file":
+    if scheme.lower() == "file" if separator else text.startswith(("/", "./", "../", "~")):
+        return parse_folder_to_be(text)
+    if not separator:  # a forgotten scheme makes no folder
         raise UsageError(
             f"{text!r} is not the URI of an object store.",
-            remedy="Write s3://BUCKET/PREFIX; a folder is simply copied.",
+            remedy="Write s3://BUCKET/PREFIX, or ./FOLDER for a folder.",
         )
     source = parse_source(text)
-    if source.scheme != "s3":
+    if not can_be_written(source):
         raise UsageError(
             f"{scheme.lower()}:// can be read from, not pushed to.", remedy="Write s3://BUCKET/PREFIX."
         )
@@ -153,14 +153,18 @@ def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
 def push_folder(
     found: "FolderFiles",
     destination: "ModelSource",
-    settings: "S3Settings",
+    settings: "S3Settings | None" = None,
     *,
     create_bucket: bool,
     manifest: bool = False,
     show: bool,
 ) -> "UploadResult":
-    """Upload to the given store, with progress on stderr if `show`. Raises HeadraceError."""
-    settings.frozen_credentials()  # missing ones are told before the uploader's libraries are loaded
+    """Upload, with progress on stderr if `show`.
+
+    Args: settings: S3's, where they are not those of this process's environment.
+
+    Raises HeadraceError.
+    """
     from headrace.store.upload import upload_files
 
     total = sum(file.size_bytes for file in found.files)

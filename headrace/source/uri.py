@@ -98,6 +98,18 @@ def parse_source(text: str) -> ModelSource:
     raise _unknown(scheme)
 
 
+def parse_folder_to_be(text: str) -> ModelSource:
+    """Read the name of a folder that may still have to be made: what `parse_source` takes for one. Raises BadSource."""
+    match = _URI.fullmatch(text)
+    path_text = _path_of(match.group(2), text) if match else text
+    try:
+        return ModelSource("file", "", str(Path(path_text).expanduser().resolve()), text)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadSource(
+            f"No folder can be at {text!r:.300}: {error}.", remedy="Give another folder."
+        ) from None
+
+
 def parse_object(text: str) -> tuple[ModelSource, str]:
     """Read the name of one object: the folder that it lies in, and its name there.
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 
-from headrace.store.crc import CRC32
+from headrace.store.crc import Crc
 from headrace.store.upload_plan import LocalFile
 
 _CHUNK_BYTES = 1 << 20
@@ -21,16 +21,16 @@ def sha256_of(file: LocalFile, *also: Callable[[bytes], None]) -> str:
 
 
 class WholeCrc:
-    """The CRC-32 of a file whose bytes come in order, as S3 writes it."""
+    """The CRC of a file whose bytes come in order.
 
-    def __init__(self) -> None:
-        self._value = 0
+    Attributes:
+        value: of what has been taken in so far.
+    """
+
+    def __init__(self, crc: Crc) -> None:
+        self._crc = crc
+        self.value = 0
 
     def update(self, data: bytes) -> None:
         """The next bytes of the file."""
-        self._value = CRC32.of([data], self._value)
-
-    @property
-    def text(self) -> str:
-        """Of what has been taken in so far."""
-        return CRC32.encode(self._value)
+        self.value = self._crc.of([data], self.value)

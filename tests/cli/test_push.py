@@ -187,19 +187,18 @@ def test_a_web_server_is_not_pushed_to(model: Path, scheme: str, capsys: pytest.
     assert f"{scheme}:// can be read from, not pushed to" in shown
 
 
-@pytest.mark.parametrize("scheme", ["gs", "az", "hf"])
-def test_other_stores_get_a_clear_not_yet(
-    model: Path, scheme: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert f"{scheme}://" in (shown := error_of([model, f"{scheme}://bucket/m"], capsys))
-    assert "not supported yet" in shown
+def test_a_name_without_a_scheme_makes_no_folder(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "s3://BUCKET/PREFIX" in error_of([model, "bucket/m"], capsys, code=2)
 
 
-@pytest.mark.parametrize("destination", ["bucket/m", "./folder", "file:///tmp/x"])
-def test_a_folder_as_destination_is_a_usage_error(
-    model: Path, destination: str, capsys: pytest.CaptureFixture[str]
+def test_a_folder_that_is_missing_is_made_only_when_asked_for(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "s3://BUCKET/PREFIX" in error_of([model, destination], capsys, code=2)
+    copy = tmp_path / "deep" / "copy"
+    assert "--create-bucket" in error_of([model, copy.as_uri()], capsys)
+    assert not copy.exists()
+    assert push(model, copy, "--create-bucket") == 0
+    assert {path.name for path in copy.iterdir()} == {path.name for path in model.iterdir()}
 
 
 def test_missing_credentials_are_told(

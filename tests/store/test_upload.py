@@ -16,8 +16,11 @@ from headrace.demo.store import SeaweedStore
 from headrace.source.uri import ModelSource, parse_source
 from headrace.store.errors import AccessDenied, BadEndpoint, BadSignature, NotFound, TlsError, Unsupported
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
-from headrace.store.upload import CHECKSUM_KEY, PART_BYTES, FileChanged, sha256_of, upload_files
+from headrace.store.s3_uploader import PART_BYTES
+from headrace.store.upload import FileChanged, upload_files
+from headrace.store.upload_digest import sha256_of
 from headrace.store.upload_plan import BadFileName, find_files, upload_stages
+from headrace.store.uploader import CHECKSUM_KEY
 from tests.identities import READER
 
 

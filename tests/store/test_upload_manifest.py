@@ -20,8 +20,9 @@ from headrace.store.block_sums import BlockSummer, sums_of_file
 from headrace.store.crc import CRC32, CRC64NVME
 from headrace.store.s3_client import make_s3_client
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
+from headrace.store.s3_uploader import PART_BYTES
 from headrace.store.stored_checksum import StoredChecksum, checksum_of
-from headrace.store.upload import PART_BYTES, FileChanged, UploadResult, upload_files
+from headrace.store.upload import FileChanged, UploadResult, upload_files
 from headrace.store.upload_plan import find_files
 
 WEIGHTS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
