@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, open_checkpoint
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
+from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.load_settings import load_settings
 from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
 from headrace.engine.timeline import Timeline
@@ -66,7 +67,7 @@ def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
     lock = threading.Lock()
 
     def send_alone(message: EngineMessage) -> None:
-        with lock:  # the progress thread and this one share a channel that is not thread-safe
+        with lock:  # several threads share a channel that is not thread-safe
             send(message)
 
     report = _Report(send_alone)
@@ -74,7 +75,8 @@ def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
     reporter = threading.Thread(target=_report_until, args=(stop, report), name="progress", daemon=True)
     reporter.start()
     try:
-        engine, ready = _start_through_changes(options, report, timeline)
+        with logged_by_the_front(send_alone, options.log_level):
+            engine, ready = _start_through_changes(options, report, timeline)
     finally:
         # From here on the channel belongs to the engine's own thread.
         stop.set()
