@@ -157,7 +157,8 @@ class GoogleCredentials:
 
         try:
             self._credentials.refresh(self._request)  # type: ignore[no-untyped-call]
-        except (GoogleAuthError, ValueError) as error:  # ValueError: a key that is none
+        except (GoogleAuthError, ValueError, TypeError, KeyError) as error:
+            # Not only its own errors: a key that is none, and an answer that is none (a proxy's page), end in others.
             typed = sign_in_error(error, self)
             # They are renewed some minutes early: a token server that is away for a moment does not end a load.
             if not self._is_usable():

@@ -200,7 +200,7 @@ def sign_in_error(error: Exception, principal: Principal) -> StoreError:
         return ExpiredCredentials(
             who, f"Google does not take these credentials any more: {said}.", remedy=principal.remedy
         )
-    kind = type(error).__name__ if isinstance(error, ValueError) or not said else said
+    kind = said if said and isinstance(error, GoogleAuthError) else type(error).__name__
     return NoCredentials(
         who, f"No access token could be had with these credentials: {kind}.", remedy=principal.remedy
     )

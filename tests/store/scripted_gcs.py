@@ -75,6 +75,9 @@ class ScriptedGcs(ThreadingHTTPServer):
         self.page_size = 1000
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients may go away."""
+
     @property
     def tokens(self) -> list[str]:
         """What the requests said of who asks, in order."""
