@@ -39,6 +39,17 @@ class GcsSettings:
     principal: Principal
     user_project: str = ""
 
+    @property
+    def is_emulator(self) -> bool:
+        """Whether the endpoint was named as an emulator's."""
+        return self.endpoint_from in EMULATOR_VARIABLES
+
+
+def project_of(environ: Mapping[str, str] = os.environ) -> str:
+    """The project that new buckets belong to, as Google's tools are told it; "" for none."""
+    names = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
+    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
+
 
 def resolve_gcs_settings(environ: Mapping[str, str] = os.environ, *, scope: str = READ_SCOPE) -> GcsSettings:
     """Find endpoint, certificates and credentials; a token is made when first asked for.

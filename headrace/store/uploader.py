@@ -83,7 +83,7 @@ def object_key(destination: ModelSource, name: str) -> str:
 
 def can_be_written(source: ModelSource) -> bool:
     """Whether there is an uploader for this kind of store."""
-    return source.scheme in ("s3", "file")
+    return source.scheme in ("s3", "gs", "file")
 
 
 def open_uploader(destination: ModelSource, settings: "S3Settings | None" = None) -> Uploader:
@@ -104,6 +104,12 @@ def open_uploader(destination: ModelSource, settings: "S3Settings | None" = None
         from headrace.store.s3_uploader import S3Uploader
 
         return S3Uploader(destination, settings)
+    if destination.scheme == "gs":
+        from headrace.store.gcs_settings import resolve_gcs_settings
+        from headrace.store.gcs_sign_in import WRITE_SCOPE
+        from headrace.store.gcs_uploader import GcsUploader
+
+        return GcsUploader(destination, resolve_gcs_settings(scope=WRITE_SCOPE))
     if destination.scheme == "file":
         from headrace.store.local_uploader import LocalUploader
 
