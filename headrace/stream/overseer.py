@@ -15,7 +15,7 @@ WINDOW_S = 0.15  # of a measurement of goodput; ends with the next tick
 
 
 class Overseer:
-    """One thread beside the workers. It alone starts them, after the first ones."""
+    """One thread beside the workers, which it alone starts."""
 
     def __init__(self, crew: Crew, *, deadline_s: float | None, hedge: bool) -> None:
         self._crew = crew
@@ -28,6 +28,7 @@ class Overseer:
         """Until the transfer is over."""
         ledger = self._crew.ledger
         try:
+            self._start_workers()
             while not ledger.over.wait(self._next_s()):
                 with ledger.lock:
                     if ledger.over.is_set():
@@ -38,11 +39,11 @@ class Overseer:
                     self._measure(now)
                     if self._hedge:
                         self._put_seconds(now)
-                self.start_workers()
+                self._start_workers()
         except BaseException as error:  # handed to whoever waits
             end(self._crew, error)
 
-    def start_workers(self) -> None:
+    def _start_workers(self) -> None:
         """As many as there is work and leave for."""
         crew = self._crew
         with crew.ledger.lock:

@@ -91,7 +91,8 @@ class Transfer:
         overseer = Overseer(self._crew, deadline_s=deadline_s, hedge=hedge)
         self._overseer = Thread(target=self._oversee, args=(overseer,), name="fetch-overseer", daemon=True)
         try:
-            overseer.start_workers()
+            # It starts the workers too: a thread's stack is mapped while others touch fresh memory, and the
+            # kernel makes the one wait for the other, which the caller has better things to do than to watch.
             self._overseer.start()
         except BaseException:  # an interrupt: the caller never gets this transfer, to cancel it
             self.cancel()
