@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.store.crc import CRC32C
@@ -41,6 +42,15 @@ class Stored:
 
     data: bytes
     generation: int = 1
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Upload:
+    """A session: what the object is to be, and what has come of it."""
+
+    resource: dict[str, Any]
+    data: bytearray = field(default_factory=bytearray)
 
 
 def error(status: int, reason: str = "", message: str = "Scripted.", **headers: str) -> Answer:
@@ -54,7 +64,7 @@ def error(status: int, reason: str = "", message: str = "Scripted.", **headers: 
 
 
 class ScriptedGcs(ThreadingHTTPServer):
-    """Honest about its one bucket "bucket", but where `refuse` gives another answer.
+    """Honest about its one bucket "bucket" (`bucket_exists`), but where `refuse` gives another answer.
 
     Attributes:
         objects: key → what lies there.
@@ -62,6 +72,8 @@ class ScriptedGcs(ThreadingHTTPServer):
         log: every request, in order of arrival.
         ignores_generation: whether it takes no notice of the generation that is asked for.
         page_size: entries of one page of a listing.
+        uploads: by their number, the sessions that are under way.
+        cancelled: how many sessions were given up by the client.
     """
 
     daemon_threads = True
@@ -73,6 +85,9 @@ class ScriptedGcs(ThreadingHTTPServer):
         self.log: list[Asked] = []
         self.ignores_generation = False
         self.page_size = 1000
+        self.bucket_exists = True
+        self.uploads: dict[str, Upload] = {}
+        self.cancelled = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -85,16 +100,52 @@ class ScriptedGcs(ThreadingHTTPServer):
 
     def answer(self, asked: Asked) -> Answer:
         """The honest answer."""
+        if asked.path == "/upload/storage/v1/b/bucket/o":
+            return self._upload(asked)
+        if asked.method == "POST" and asked.path == "/storage/v1/b":
+            self.bucket_exists = True
+            return Answer(200, b"{}")
         bucket, _, rest = asked.path.removeprefix("/storage/v1/b/").partition("/o")
-        if bucket != "bucket":
+        if bucket != "bucket" or not self.bucket_exists:
             return error(404, "notFound", "The specified bucket does not exist.")
         if not rest:
             return self._listing(asked.query)
         return self._object(unquote(rest[1:]), asked)
 
+    def _upload(self, asked: Asked) -> Answer:
+        if asked.method == "POST":
+            number = str(len(self.uploads) + 1)
+            self.uploads[number] = Upload(json.loads(asked.body))
+            location = f"http://elsewhere.invalid{asked.path}?uploadType=resumable&upload_id={number}"
+            return Answer(200, b"", {"Location": location})
+        upload = self.uploads.get(asked.query["upload_id"])
+        if upload is None:
+            return error(404, "notFound")
+        if asked.method == "DELETE":
+            self.cancelled += 1
+            del self.uploads[asked.query["upload_id"]]
+            return Answer(499)
+        return self.take(asked, len(asked.body))
+
+    def take(self, asked: Asked, count: int) -> Answer:
+        """Take the first bytes of a piece, and say honestly what there is now."""
+        upload = self.uploads[asked.query["upload_id"]]
+        span, _, total = asked.headers["content-range"].removeprefix("bytes ").partition("/")
+        if span != "*":
+            assert int(span.partition("-")[0]) == len(upload.data), "a piece begins where the last one ended"
+            upload.data += asked.body[:count]
+        if len(upload.data) < int(total):
+            has = {"Range": f"bytes=0-{len(upload.data) - 1}"} if upload.data else {}
+            return Answer(308, b"", has)
+        stored = Stored(bytes(upload.data), len(self.log), upload.resource.get("metadata", {}))
+        if upload.resource["crc32c"] != crc_of(stored.data):
+            return error(400, "invalid", "Provided CRC32C does not match the content.")
+        self.objects[upload.resource["name"]] = stored
+        return Answer(200, json.dumps(facts_of(upload.resource["name"], stored)).encode())
+
     def _listing(self, query: Mapping[str, str]) -> Answer:
         prefix, token = query.get("prefix", ""), query.get("pageToken", "")
-        entries: dict[str, dict[str, str] | None] = {}
+        entries: dict[str, dict[str, Any] | None] = {}
         for key in sorted(self.objects):
             if not key.startswith(prefix):
                 continue
@@ -147,7 +198,7 @@ def crc_of(data: bytes) -> str:
     return base64.b64encode(CRC32C.of([data]).to_bytes(4, "big")).decode()
 
 
-def facts_of(key: str, stored: Stored) -> dict[str, str]:
+def facts_of(key: str, stored: Stored) -> dict[str, Any]:
     """An object's resource, the fields that are read."""
     return {
         "name": key,
@@ -155,6 +206,7 @@ def facts_of(key: str, stored: Stored) -> dict[str, str]:
         "generation": str(stored.generation),
         "updated": MODIFIED,
         "crc32c": crc_of(stored.data),
+        "metadata": dict(stored.metadata),
     }
 
 
