@@ -31,6 +31,9 @@ _CLOUDS = (
     "CLOUDSDK_",
     "STORAGE_EMULATOR",
     "CLOUD_STORAGE_",
+    "AZURE_",
+    "IDENTITY_",
+    "MSI_",
 )
 
 use_profile()  # before the tests are imported, whose settings build on it
@@ -56,6 +59,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("CLOUDSDK_CONFIG", str(nowhere))
         patch.setenv("NO_GCE_CHECK", "true")
+        patch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")  # asks nothing of the machine
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("headrace-cache")))
         yield
 

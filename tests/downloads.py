@@ -47,6 +47,22 @@ def from_npm(package: str, members: Sequence[str]) -> Path:
     return cached_folder("npm-" + package.lstrip("@").replace("/", "-"), make)
 
 
+def installed_from_npm(package: str) -> Path:
+    """An npm package (name@version) with all that it needs; the folder that holds node_modules."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        command = [*_npm(), "install", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error"]
+        _run([*command, "--prefix", str(folder), package], f"npm could not install {package}")
+
+    return cached_folder("npm-installed-" + package.lstrip("@").replace("/", "-"), make)
+
+
+def node() -> str:
+    """What runs JavaScript: the machine's own, or the one that comes with an npm from PyPI."""
+    return shutil.which("node") or _npm()[0]
+
+
 def from_pypi(requirement: str, members: Sequence[str]) -> Path:
     """Files of a wheel (name==version), by their paths inside it; kept flat under their base names."""
 

@@ -168,6 +168,11 @@ def open_store(source: ModelSource) -> Store:
         from headrace.store.gcs_settings import resolve_gcs_settings
 
         return GcsStore(source, resolve_gcs_settings())
+    if source.scheme == "az":
+        from headrace.store.azure import AzureStore
+        from headrace.store.azure_settings import resolve_azure_settings
+
+        return AzureStore(source, resolve_azure_settings(source))
     from headrace.store.s3 import S3Store
     from headrace.store.s3_settings import resolve_s3_settings
 
