@@ -79,7 +79,7 @@ def _of_machine(environ: Mapping[str, str], looked_at: str, trust: Trust, scope:
     if is_metadata_server_ruled_out(environ):
         return Anonymous(f"looked at {looked}; the metadata server is not asked", False, _SIGN_IN_REMEDY)
     nowhere = f"looked at {looked} and for a metadata server"
-    if not _has_google_auth():
+    if not (_has_google_auth() and find_spec("requests")):  # which google-auth asks it with
         # Whether there is one does not matter to who cannot use it; a public bucket is read all the same.
         remedy = f"Install what signs in to Google: {INSTALL}"
         return Anonymous(f"google-auth is not installed; looked at {looked}", False, remedy)

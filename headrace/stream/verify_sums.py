@@ -19,7 +19,7 @@ from headrace.stream.verify_mode import VerifyMode
 _AT_ONCE = 4
 _NO_MANIFEST = f"there is no {MANIFEST_NAME}"
 _WAYS = (
-    "`headrace push --manifest` writes a manifest beside the weights; stores of AWS keep a CRC of the whole object, "
+    "`headrace push --manifest` writes a manifest beside the weights; AWS and Google keep a CRC of the whole object, "
     "unless it was uploaded with composite checksums."
 )
 

@@ -69,12 +69,12 @@ def test_reads_ask_for_the_listed_generation_and_a_bare_body(server: ScriptedGcs
 
 
 def test_a_listing_of_several_pages_is_read_to_its_end(server: ScriptedGcs) -> None:
-    server.page_size = 7
-    server.objects |= {f"m/{number:03}": Stored(b"x") for number in range(50)}
-    server.objects |= {f"m/folder-{number}/x": Stored(b"x") for number in range(20)}
+    server.objects |= {f"m/{number:04}": Stored(b"x") for number in range(2_500)}
+    server.objects |= {f"m/folder-{number}/x": Stored(b"x") for number in range(500)}
     listing = store_of(server).list()
-    assert (len(listing.objects), len(listing.folders)) == (51, 20)
-    assert len(list(list_below(store_of(server)))) == 71
+    assert (len(listing.objects), len(listing.folders)) == (2_501, 500)
+    assert len(list(list_below(store_of(server)))) == 3_001
+    assert len(server.log) == 8
 
 
 def test_a_server_that_ignores_the_generation_is_found_out(server: ScriptedGcs) -> None:
