@@ -5,6 +5,8 @@ optional "__metadata__" of strings), then the data section that data_offsets cou
 """
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
+from headrace.stream.header_entries import Entry, plain_entries
 
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
 _MAX_SIZE = (1 << 63) - 1
@@ -21,6 +24,7 @@ DTYPE_BITS = {
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
     "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+_DTYPES = {name: name for name in DTYPE_BITS}  # one string for each, however many tensors have it
 
 
 class BadHeader(HeadraceError):
@@ -78,22 +82,12 @@ def parse_header(header: bytes, item: ObjectInfo, where: str) -> Shard:
     Raises:
         BadHeader: naming the object and the tensor.
     """
-    try:
-        entries = json.loads(header.decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise BadHeader(where, f"its header is not valid JSON ({error}).") from None
-    if not isinstance(entries, dict):
-        raise BadHeader(where, "its header is not a JSON object.")
     base = 8 + len(header)
-    tensors = {
-        name: _tensor(name, entry, base, where) for name, entry in entries.items() if name != "__metadata__"
-    }
-    end = base
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
-        if tensor.start != end:
-            kind = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
-            raise BadHeader(where, f"tensor {_shown(tensor.name)} {kind}.")
-        end = tensor.end
+    plain = plain_entries(header)
+    tensors = _plain_tensors(plain, base) if plain is not None else None
+    if tensors is None:
+        tensors = _careful_tensors(header, base, where)
+    end = _prove_gapless(tensors, base, where)
     if end != item.size_bytes:
         kind = "is cut off" if item.size_bytes < end else "has bytes after its last tensor"
         raise BadHeader(
@@ -101,6 +95,48 @@ def parse_header(header: bytes, item: ObjectInfo, where: str) -> Shard:
             f"the object {kind}: the header describes {end:,} bytes, the listing says {item.size_bytes:,}.",
         )
     return Shard(item, tensors, header)
+
+
+def _plain_tensors(entries: Mapping[str, Entry], base: int) -> dict[str, TensorInfo] | None:
+    """The tensors of plain entries; None where one is not legal, so that the careful way says why."""
+    tensors: dict[str, TensorInfo] = {}
+    for name, entry in entries.items():
+        shape, (start, end) = entry.shape, entry.data_offsets or (0, 0)
+        dtype = _DTYPES.get(entry.dtype or "")
+        if dtype is None or shape is None or math.prod(shape) * DTYPE_BITS[dtype] != 8 * (end - start):
+            return None
+        tensors[name] = TensorInfo(name, dtype, shape, base + start, base + end)
+    return tensors
+
+
+def _careful_tensors(header: bytes, base: int, where: str) -> dict[str, TensorInfo]:
+    try:
+        entries = json.loads(header.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BadHeader(where, f"its header is not valid JSON ({error}).") from None
+    if not isinstance(entries, dict):
+        raise BadHeader(where, "its header is not a JSON object.")
+    return {
+        name: _tensor(name, entry, base, where) for name, entry in entries.items() if name != "__metadata__"
+    }
+
+
+def _prove_gapless(tensors: Mapping[str, TensorInfo], base: int, where: str) -> int:
+    """Where the last tensor ends. Raises BadHeader where one does not begin at the end of the one before."""
+    end = base
+    for tensor in tensors.values():
+        if tensor.start != end:
+            break
+        end = tensor.end
+    else:  # most files name them as they lie
+        return end
+    end = base
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+        if tensor.start != end:
+            kind = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
+            raise BadHeader(where, f"tensor {_shown(tensor.name)} {kind}.")
+        end = tensor.end
+    return end
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from headrace.stream.convert import convert
 from headrace.stream.memory import Memory
 from headrace.stream.plan import Chunk, Placement, placed_bytes
@@ -13,8 +15,7 @@ from headrace.stream.plan import Chunk, Placement, placed_bytes
 SMALL_BYTES = 32 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Adjacent bytes [start, end) of an object that go to one place unchanged, or one piece that is changed.
 
     Attributes:
@@ -69,16 +70,16 @@ def _spans_of(chunk: Chunk) -> list[Span]:
                 follows += piece.end - piece.start
                 continue
             if first is not None:
-                spans.append(Span(start, piece.start, first, plain=True))
+                spans.append(Span(start, piece.start, first, True))
             first, start = piece, piece.start
             follows = piece.destination + piece.end - piece.start
         else:
             if first is not None:
-                spans.append(Span(start, piece.start, first, plain=True))
+                spans.append(Span(start, piece.start, first, True))
                 first = None
-            spans.append(Span(piece.start, piece.end, piece, plain=False))
+            spans.append(Span(piece.start, piece.end, piece, False))
     if first is not None:
-        spans.append(Span(start, chunk.end, first, plain=True))
+        spans.append(Span(start, chunk.end, first, True))
     return spans
 
 
@@ -110,7 +111,7 @@ def settle(runs: Sequence[Run], views: Sequence[memoryview], memory: Memory) -> 
         for span in run.spans:
             piece, source = span.piece, view[span.start - run.start : span.end - run.start]
             if span.plain:
-                memory.place(piece.buffer, piece.destination, len(source))[:] = source
+                memory.put(piece.buffer, piece.destination, source)
             else:
                 _change(piece, source, memory.place(piece.buffer, piece.destination, placed_bytes(piece)))
 

@@ -17,6 +17,10 @@ class OneMemory:
         """Bytes [start, start + size)."""
         return self._view[start : start + size]
 
+    def put(self, _buffer: int, start: int, source: memoryview) -> None:
+        """Copy bytes to where they belong."""
+        self._view[start : start + len(source)] = source
+
     def filled(self, sizes: dict[int, int]) -> None:
         """Nothing to let go of."""
 
@@ -43,13 +47,21 @@ class ManyBuffers:
                     view = self._views[buffer] = self._make(buffer)
         return view[start : start + size]
 
+    def put(self, buffer: int, start: int, source: memoryview) -> None:
+        """Copy bytes, as they were read, to where they belong."""
+        if buffer not in self._views and self._left[buffer] == len(source):  # all of it: nobody else fills it
+            self._make(buffer)[:] = source
+        else:
+            self.place(buffer, start, len(source))[:] = source
+
     def filled(self, sizes: dict[int, int]) -> None:
         """So many bytes, as read, of each of these buffers are in place."""
         with self._lock:
             for buffer, size in sizes.items():
                 self._left[buffer] -= size
                 if self._left[buffer] == 0:
-                    del self._left[buffer], self._views[buffer]
+                    del self._left[buffer]
+                    self._views.pop(buffer, None)
 
 
 Memory = OneMemory | ManyBuffers

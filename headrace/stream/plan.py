@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.stream.header import DTYPE_BITS
 
 DEFAULT_CHUNK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True, gc=False):
     """Which part of each row is kept: bytes [first, last) of every `row_bytes`, whole elements as stored."""
 
     row_bytes: int
@@ -17,9 +18,8 @@ class Columns:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """One contiguous range of an object and where it goes.
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """One contiguous range of an object and where it goes. There may be 10^5 of them: see TensorInfo.
 
     Attributes:
         shard: index of the object.

@@ -94,14 +94,15 @@ def select(
     if tensor_parallel is not None:
         _check_ranks(tensor_parallel)
     chosen = _chosen(shards, names)
-    taken = {info.name for _, info in chosen}
-    asked = [*(slices or ()), *(_plain_names(tensor_parallel) if names is None else ())]
-    _refuse_unknown([name for name in asked if name not in taken], shards)
+    if asked := [*(slices or ()), *(_plain_names(tensor_parallel) if names is None else ())]:
+        taken = {info.name for _, info in chosen}
+        _refuse_unknown([name for name in asked if name not in taken], shards)
+    in_parts = slices is not None or tensor_parallel is not None
 
     tensors: list[SelectedTensor] = []
     placements: list[Placement] = []
     for number, info in chosen:
-        ranges = _ranges_of(info, slices, tensor_parallel)
+        ranges = _ranges_of(info, slices, tensor_parallel) if in_parts else None
         if ranges is None:
             shape, size, placement = info.shape, info.end - info.start, _whole(info, number, len(tensors))
         else:

@@ -114,6 +114,7 @@ class TensorStream:
                 self.selection = select(
                     opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
                 )
+                self._dtypes_checked = False
                 if "torch" in sys.modules:  # else its import is left for when bytes are on their way
                     self._check_dtypes()
                 limit = _check_memory(
@@ -174,7 +175,10 @@ class TensorStream:
         )
 
     def _check_dtypes(self) -> None:
+        if self._dtypes_checked:
+            return
         check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
+        self._dtypes_checked = True
 
     @property
     def complete(self) -> bool:

@@ -59,7 +59,7 @@ def check_dtypes(framework: Framework, tensors: Iterable[tuple[str, str]]) -> No
     """Prove that all (name, dtype) can be given; imports torch for "pt". Raises BadFramework, naming a tensor."""
     if framework == "numpy":
         return
-    for name, dtype in tensors:
+    for dtype, name in {dtype: name for name, dtype in tensors}.items():
         if _torch_dtype(dtype) is None:
             raise BadFramework(
                 f"Tensor {name} has the dtype {dtype}, which the installed torch has not.",
@@ -94,7 +94,8 @@ def as_tensor(memory: "npt.NDArray[np.uint8]", dtype: str, shape: tuple[int, ...
     shape = shown_shape(dtype, shape)
     if memory.size == 0:
         return torch.empty(shape, dtype=known)
-    return torch.frombuffer(memory, dtype=known).view(shape)
+    flat = torch.frombuffer(memory, dtype=known)
+    return flat if len(shape) == 1 else flat.view(shape)
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+
+from msgspec.structs import replace
 
 from headrace.stream.header import DTYPE_BITS
 from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes, unit_bytes
