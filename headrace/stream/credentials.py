@@ -9,6 +9,7 @@ from headrace.source.uri import ModelSource
 from headrace.store.base import Store, open_store
 
 if TYPE_CHECKING:
+    from headrace.store.gcs_settings import GcsSettings
     from headrace.store.s3_settings import S3Settings
 
 # Each field's variable; the first one is that which the resolver asks first.
@@ -50,14 +51,21 @@ def environment_with(credentials: object | None, environ: Mapping[str, str] = os
 
 
 class Places:
-    """Opens stores for one call; all of S3's share one resolver."""
+    """Opens stores for one call; all of S3's share one resolver, and all of Google's one token."""
 
     def __init__(self, credentials: object | None = None) -> None:
         self._credentials = credentials
         self._settings: S3Settings | None = None
+        self._gcs_settings: GcsSettings | None = None
 
     def open(self, source: ModelSource) -> Store:
         """The store that a source names. Raises StoreError for settings that cannot work."""
+        if source.scheme == "gs":
+            from headrace.store.gcs import GcsStore
+            from headrace.store.gcs_settings import resolve_gcs_settings
+
+            self._gcs_settings = self._gcs_settings or resolve_gcs_settings()
+            return GcsStore(source, self._gcs_settings)
         if source.scheme != "s3":
             return open_store(source)
         from headrace.store.s3 import S3Store

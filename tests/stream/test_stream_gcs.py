@@ -8,7 +8,10 @@ import pytest
 from safetensors.numpy import save
 
 import headrace
+from headrace.source.uri import parse_source
 from headrace.store.errors import Corrupt
+from headrace.store.gcs import GcsStore
+from headrace.stream.credentials import Places
 from tests.store.scripted_gcs import Answer, Asked, ScriptedGcs, Stored, scripted_gcs
 
 KEY = "m/model.safetensors"
@@ -48,6 +51,13 @@ def test_a_byte_that_is_wrong_in_the_store_ends_a_load(server: ScriptedGcs) -> N
     server.refuse = damage
     with pytest.raises(Corrupt, match="crc32c that the store keeps"):
         headrace.load_file("gs://bucket/m", framework="numpy", verify="auto")
+
+
+def test_the_folders_of_one_call_share_who_asks(server: ScriptedGcs) -> None:
+    places = Places()
+    first, second = (places.open(parse_source(f"gs://bucket/{name}")) for name in "ab")
+    assert isinstance(first, GcsStore) and isinstance(second, GcsStore)
+    assert first.settings is second.settings
 
 
 def test_an_object_that_is_replaced_is_loaded_anew_where_that_is_wanted(
