@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headrace.demo.store import Tls
@@ -124,3 +125,19 @@ def _wait_until_it_answers(server: Azurite, process: "subprocess.Popen[bytes]") 
             assert process.poll() is None, "azurite ended at its start"
             assert time.monotonic() < deadline, "azurite does not answer"
             time.sleep(0.1)
+
+
+def account_signature(permissions: str, *, lasts_s: float = 3600, kinds: str = "sco") -> str:
+    """A shared access signature by the vendor's own library; `kinds` of resources: service, container, object."""
+    from azure.storage.blob import generate_account_sas
+
+    now = datetime.now(UTC)
+    made: str = generate_account_sas(
+        DEVELOPMENT_ACCOUNT,
+        DEVELOPMENT_KEY,
+        resource_types=kinds,
+        permission=permissions,
+        start=now - timedelta(hours=2),
+        expiry=now + timedelta(seconds=lasts_s),
+    )
+    return made

@@ -31,7 +31,7 @@ _SKEW_S = 15 * 60  # what the service itself bears
 _ROLE = "the role Storage Blob Data Reader on the container (Storage Blob Data Contributor to push)"
 # Answers to who asks without credentials: of a private container a stranger is not told that it exists.
 _STRANGERS = ("ResourceNotFound", "PublicAccessNotPermitted", "NoAuthenticationInformation")
-_NO_CONTAINER = ("ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled")
+_NO_CONTAINER = ("ContainerNotFound", "ContainerDisabled")
 _NO_NAME = ("InvalidResourceName", "InvalidUri", "OutOfRangeInput")
 # What a shared access signature leaves out, by the store's code.
 _OUTSIDE_SIGNATURE = {
@@ -169,7 +169,11 @@ def _unusable(answer: _Answer, head: Head, settings: AzureSettings) -> StoreErro
         return answer.made(
             NotFound,
             f"There is no such container at {endpoint.url}{endpoint.path}.",
-            "Check the names of container and account, or let `headrace push --create-bucket` make it.",
+            "Check the names of container and account, or make the container first.",
+        )
+    if code == "ContainerBeingDeleted":
+        return answer.made(
+            NotFound, "The container is being deleted.", "Wait half a minute, or use another one."
         )
     if code in _NO_NAME:
         cause = f"The store takes it for no name{answer.message}"

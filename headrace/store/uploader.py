@@ -83,7 +83,7 @@ def object_key(destination: ModelSource, name: str) -> str:
 
 def can_be_written(source: ModelSource) -> bool:
     """Whether there is an uploader for this kind of store."""
-    return source.scheme in ("s3", "gs", "file")
+    return source.scheme in ("s3", "gs", "az", "file")
 
 
 def open_uploader(destination: ModelSource, settings: "S3Settings | None" = None) -> Uploader:
@@ -110,6 +110,11 @@ def open_uploader(destination: ModelSource, settings: "S3Settings | None" = None
         from headrace.store.gcs_uploader import GcsUploader
 
         return GcsUploader(destination, resolve_gcs_settings(scope=WRITE_SCOPE))
+    if destination.scheme == "az":
+        from headrace.store.azure_settings import resolve_azure_settings
+        from headrace.store.azure_uploader import AzureUploader
+
+        return AzureUploader(destination, resolve_azure_settings(destination))
     if destination.scheme == "file":
         from headrace.store.local_uploader import LocalUploader
 

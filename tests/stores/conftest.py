@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from headrace.cli.main import main
+from tests.stores.azurite import azurite_place, azurite_tls_place
 from tests.stores.fake_gcs import fake_gcs_place, fake_gcs_tls_place
 from tests.stores.folder import folder_place, web_place
 from tests.stores.place import Place, Pushed
 from tests.stores.real import named, real_s3_place
+from tests.stores.real_azure import real_azure_place
 from tests.stores.real_gcs import real_gcs_place
 from tests.stores.seaweed import seaweed_place, seaweed_tls_place
 from tests.tiny_models import in_dtype, make_tiny, save_checkpoint
@@ -22,9 +24,15 @@ PLACES = [
     seaweed_tls_place,
     fake_gcs_place,
     fake_gcs_tls_place,
+    azurite_place,
+    azurite_tls_place,
 ]
 # Real clouds are asked only where somebody names a bucket for it.
-REAL = {"HEADRACE_TEST_S3_URI": real_s3_place, "HEADRACE_TEST_GCS_URI": real_gcs_place}
+REAL = {
+    "HEADRACE_TEST_S3_URI": real_s3_place,
+    "HEADRACE_TEST_GCS_URI": real_gcs_place,
+    "HEADRACE_TEST_AZURE_URI": real_azure_place,
+}
 PLACES += [fixture for variable, fixture in REAL.items() if named(variable)]
 
 
