@@ -19,7 +19,7 @@ from headrace.store.described import Setting
 from headrace.store.errors import BadEndpoint, Changed, NotFound, StoreError, Unsupported
 from headrace.store.gcs_connection import GcsConnection, object_target, objects_target
 from headrace.store.gcs_listing import LIST_FIELDS, GcsPage, NotAGcsListing, parse_gcs_page
-from headrace.store.gcs_settings import ENDPOINT_VARIABLE, USER_PROJECT_VARIABLE, GcsSettings
+from headrace.store.gcs_settings import USER_PROJECT_VARIABLE, GcsSettings
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.nothing_there import nothing_there
 from headrace.store.receive import receive_found, receive_into
@@ -127,7 +127,7 @@ class GcsStore:
                 raise BadEndpoint(
                     self.settings.endpoint_url,
                     f"The endpoint does not answer a listing as Cloud Storage does: {error}.",
-                    remedy=f"Check {ENDPOINT_VARIABLE}: it must lead to the JSON API.",
+                    remedy=f"Check {self.settings.named_by}: it must lead to the JSON API.",
                 ) from None
             self._crcs.update(page.crcs)
             yield page

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from headrace.store.connect import endpoint_of
 from headrace.store.errors import ExpiredCredentials, StoreError
 from headrace.store.gcs_errors import error_of_gcs_response
-from headrace.store.gcs_settings import ENDPOINT_VARIABLE, GcsSettings
+from headrace.store.gcs_settings import GcsSettings
 from headrace.store.http import STALL_TIMEOUT_S, Head, HttpConnection
 
 _MAX_ANSWER_BYTES = 16 << 20
@@ -45,7 +45,7 @@ class GcsConnection:
         self.settings = settings
         self.uri = uri
         self._host = urlsplit(settings.endpoint_url).netloc
-        endpoint = endpoint_of(settings.endpoint_url, settings.trust, named_by=ENDPOINT_VARIABLE)
+        endpoint = endpoint_of(settings.endpoint_url, settings.trust, named_by=settings.named_by)
         self.http = HttpConnection(endpoint, stall_timeout_s=stall_timeout_s)
 
     def send(

@@ -67,7 +67,8 @@ def error_of_gcs_response(
         return kind(uri, cause, remedy=remedy, status=status, code=said.reason, request_id=request_id)
 
     if status == 400 and b"HTTPS" in body and settings.endpoint_url.startswith("http:"):
-        return made(BadEndpoint, "The endpoint speaks TLS, and was asked in plain HTTP.", "Write https://.")
+        remedy = f"Write https:// in {settings.named_by}."
+        return made(BadEndpoint, "The endpoint speaks TLS, and was asked in plain HTTP.", remedy)
     if status == 429 or said.reason in _THROTTLING or (status == 503 and said.reason != "backendError"):
         return _waiting(made(Throttled, "The store asks to slow down."), head)
     if said.reason in ("userProjectMissing", "required") and "project" in said.message.lower():
@@ -86,7 +87,7 @@ def error_of_gcs_response(
             AccessDenied, f"{_capital(principal.shown)} may not do this{message}", _denied_remedy(said)
         )
     if status == 404 and not _is_answer_of_gcs(head, said):
-        remedy = "Check that it is the address of a Cloud Storage API, without a path."
+        remedy = f"Check that {settings.named_by} is the address of a Cloud Storage API."
         return made(BadEndpoint, f"{settings.endpoint_url} does not answer as Cloud Storage does.", remedy)
     if status == 404 and names_object:
         return made(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")
@@ -165,5 +166,9 @@ def _parse(body: bytes) -> _Said:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _Said()
     reason = next((detail.reason for detail in error.errors if detail.reason), error.status)
-    message = _SECRET.sub("…", error.message)
-    return _Said(shortened(reason)[:80], shortened(message))
+    return _Said(_printable(reason)[:80], _printable(_SECRET.sub("…", error.message)))
+
+
+def _printable(text: str) -> str:
+    """One line that a terminal takes for nothing but text."""
+    return "".join(character if character.isprintable() else "?" for character in shortened(text))

@@ -40,6 +40,11 @@ class GcsSettings:
     user_project: str = ""
 
     @property
+    def named_by(self) -> str:
+        """The variable in which a person corrects the endpoint."""
+        return ENDPOINT_VARIABLE if self.endpoint_from == "default" else self.endpoint_from
+
+    @property
     def is_emulator(self) -> bool:
         """Whether the endpoint was named as an emulator's."""
         return self.endpoint_from in EMULATOR_VARIABLES

@@ -1,9 +1,12 @@
 """gs://: what a real server says that fake-gcs-server cannot: refusals, other generations, pages, transcoding."""
 
+import json
 import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.source.uri import parse_source
 from headrace.store.base import Target, list_below, read_whole
@@ -20,7 +23,10 @@ from headrace.store.errors import (
     Unsupported,
 )
 from headrace.store.gcs import GcsStore
+from headrace.store.gcs_errors import error_of_gcs_response
 from headrace.store.gcs_settings import resolve_gcs_settings
+from headrace.store.http import Head
+from tests.profiles import examples
 from tests.store.scripted_gcs import (
     UPLOAD_ID,
     Answer,
@@ -128,6 +134,13 @@ def test_a_look_up_without_a_generation_is_refused(server: ScriptedGcs) -> None:
         store_of(server).look_up("model.safetensors", 8)
 
 
+JSON = st.recursive(
+    st.none() | st.text(max_size=20) | st.integers(),
+    lambda one: (
+        st.lists(one, max_size=3)
+        | st.dictionaries(st.sampled_from(["error", "errors", "message", "reason", "status"]), one)
+    ),
+).map(lambda value: json.dumps(value).encode())
 SA = "sa@p.iam.gserviceaccount.com does not have storage.objects.list access to the bucket."
 
 
@@ -185,6 +198,16 @@ def test_what_the_store_says_becomes_a_typed_error(
         assert caught.value.request_id == UPLOAD_ID
 
 
+@given(st.sampled_from([400, 401, 403, 404, 409, 412, 416, 429, 500, 503]), st.binary(max_size=60) | JSON)
+@settings(max_examples=examples(200))
+def test_any_error_answer_becomes_a_typed_error_and_nothing_else(status: int, body: bytes) -> None:
+    found = resolve_gcs_settings({"HEADRACE_GCS_TOKEN": TOKEN})
+    caught = error_of_gcs_response("gs://b/x", Head(status, {}), body, found, names_object=True)
+    assert isinstance(caught, StoreError)
+    assert len(str(caught)) < 1_500
+    assert str(caught).isprintable()
+
+
 def test_how_long_to_wait_is_taken_over(server: ScriptedGcs) -> None:
     server.refuse = lambda asked: error(429, "rateLimitExceeded", Retry_After="7")
     with pytest.raises(Throttled) as caught:
@@ -198,6 +221,12 @@ def test_a_token_that_the_server_repeats_is_not_shown(server: ScriptedGcs) -> No
         with_token(server).list()
     assert TOKEN not in str(caught.value)
     assert "abcdef" not in str(caught.value)
+
+
+def test_what_the_store_says_is_text_and_nothing_else_to_a_terminal(server: ScriptedGcs) -> None:
+    server.refuse = lambda asked: error(403, "for\x1bbidden", "red:\x1b[31m\nnext \x00 line")
+    with pytest.raises(AccessDenied, match=r"red:\?\[31m next \? line.*for\?bidden"):
+        with_token(server).list()
 
 
 @pytest.mark.parametrize("status", [401, 403])
