@@ -16,7 +16,7 @@ from headrace.cli.interrupts import Terminated
 from headrace.cli.parser import Parser, UsageError, print_error
 from headrace.errors import HeadraceError
 
-COMMANDS = ("serve", "push", "bench", "demo")
+COMMANDS = ("serve", "push", "pull", "check", "inspect", "ls", "cache", "bench", "demo")
 
 DESCRIPTION = "Serve a language model whose weights stream from an object store straight into memory."
 EXAMPLES = """\

@@ -47,6 +47,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def number_from_0(text: str) -> float:
+    """A number of 0 or more, finite."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise ArgumentTypeError(f"{text} is not a number of 0 or more")
+    return value
+
+
 def size_bytes(text: str) -> int:
     """Bytes of at least 1, with K, M or G (also KiB, MiB, GiB) for powers of 1024."""
     digits = text.strip().removesuffix("iB")

@@ -80,7 +80,7 @@ def open_checkpoint(options: EngineOptions, timeline: Timeline) -> Checkpoint:
         tokenizer_files = {name: data for name, data in files.items() if is_tokenizer_file(name)}
         if options.tokenizer_path is not None:
             with timeline.phase("tokenizer files"):
-                tokenizer_files = _fetch_tokenizer(options.tokenizer_path)
+                tokenizer_files = fetch_tokenizer(options.tokenizer_path)
         config = parse_json_object(files[CONFIG_NAME], source.uri_of(CONFIG_NAME))
     except BaseException:
         pool.abort()
@@ -117,7 +117,8 @@ def _fetch(
     return dict(files), shards
 
 
-def _fetch_tokenizer(path: str) -> dict[str, bytes]:
+def fetch_tokenizer(path: str) -> dict[str, bytes]:
+    """The tokenizer's files from a place of their own, name → content. Raises as open_checkpoint."""
     store = open_store(parse_source(path))
     listing = list_with_templates(store)
     items: tuple[ObjectInfo, ...] = choose_metadata(listing, store.source.uri, tokenizer_only=True).metadata

@@ -10,10 +10,9 @@ from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, o
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
 from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.load_settings import load_settings
-from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
+from headrace.engine.sizing import choose_context_length, plan_device_memory
 from headrace.engine.timeline import Timeline
-from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
-from headrace.errors import HeadraceError
+from headrace.engine.weights import place_tensors, plan_arena
 from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 _PROGRESS_EVERY_S = 0.2
 Send = Callable[[EngineMessage], None]
-
-
-class BadContextLength(HeadraceError):
-    """--context-length asks for more than the model can do."""
 
 
 @dataclass(slots=True)
@@ -124,7 +119,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
     # Random weights have no file that could hold a head of its own.
     held = [name for shard in checkpoint.shards for name in shard.tensors] or None
     config = read_config(checkpoint.config, held)
-    context_length = _context_length(options, config)
+    context_length = choose_context_length(options, config)
     layout = layout_of(checkpoint.config, held)
     dtype = choose_dtype(options, checkpoint.config, checkpoint.shards)
     arena_plan = plan_arena(layout, dtype)
@@ -138,7 +133,7 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
             "--enable-deterministic-inference: on a GPU nothing shows yet that a text is the same in any company.",
             remedy="Use --device cpu, or leave the flag away.",
         )
-    memory = _plan_memory(options, config, arena_plan, context_length, device_name)
+    memory = plan_device_memory(options, config, arena_plan, context_length, device_name)
     arena = Arena(arena_plan.size_bytes)
     read_plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
     verifier = None if dummy else _verifier(options, checkpoint)
@@ -220,19 +215,6 @@ def _arithmetic(options: EngineOptions) -> "Arithmetic":
     return FASTEST
 
 
-def _context_length(options: EngineOptions, config: DecoderConfig) -> int:
-    own = config.context_length
-    if options.context_length is None:
-        return own
-    if options.context_length > own:
-        raise BadContextLength(
-            f"--context-length {options.context_length} is more than the model's own {own} "
-            "(max_position_embeddings in config.json, with its rotary scaling).",
-            remedy=f"Use {own} or less.",
-        )
-    return options.context_length
-
-
 def _model_info(checkpoint: Checkpoint, config: DecoderConfig, context_length: int) -> ModelInfo:
     def text_of(name: str) -> str:
         return decode_text(checkpoint.files.get(name, b""), f"{checkpoint.where}/{name}")
@@ -244,29 +226,6 @@ def _model_info(checkpoint: Checkpoint, config: DecoderConfig, context_length: i
         context_length=context_length,
         vocab_size=config.vocab_size,
         eos_token_ids=eos_token_ids(checkpoint),
-    )
-
-
-def _plan_memory(
-    options: EngineOptions, config: DecoderConfig, arena: ArenaPlan, context_length: int, device_name: str
-) -> MemoryPlan:
-    if device_name == "cpu":
-        name, total = "the CPU", machine_memory_bytes()
-    else:
-        import torch
-
-        name, total = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1]
-    item_bytes = 4 if arena.dtype == "float32" else 2
-    return plan_memory(
-        device=name,
-        total_bytes=total,
-        fraction=options.mem_fraction_static,
-        weights_bytes=arena.size_bytes,
-        bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * item_bytes,
-        context_length=context_length,
-        page_size=options.page_size,
-        max_running_requests=options.max_running_requests,
-        max_total_tokens=options.max_total_tokens,
     )
 
 

@@ -1,8 +1,8 @@
 """Copies of the files beside the weights, for programs that want a folder: list_safetensors and pull_files."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -10,16 +10,16 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
-from headrace.store.base import Reader, Store
+from headrace.store.base import ListsBelow, Reader, Store
 from headrace.stream.credentials import Places
 from headrace.stream.headers import ReaderPool, list_model
+from headrace.stream.model_listing import list_all_below
 from headrace.stream.opening import SAFETENSORS_SUFFIX
 from headrace.stream.pull_record import RECORD_NAME, PullRecord
 from headrace.stream.pulled_file import fetch_to
 from headrace.stream.several_stores import SeveralStores
 
 _AT_ONCE = 8
-_MOST_FOLDERS = 10_000
 
 
 class BadKey(HeadraceError):
@@ -28,7 +28,7 @@ class BadKey(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """One object, the folder that it lies in, and its path below the prefix that was asked for."""
+    """One object, the place that it lies in, and its path below the prefix that was asked for."""
 
     store: Store
     item: ObjectInfo
@@ -79,50 +79,59 @@ def pull_files(
 
 def find_files(model_path: str | os.PathLike[str], s3_credentials: object | None) -> tuple[FoundFile, ...]:
     """All that lies under a prefix, in all depths. Raises as pull_files."""
-    places = Places(s3_credentials)
-    return tuple(_below(places, places.open(parse_source(os.fspath(model_path)))))
+    store = Places(s3_credentials).open(parse_source(os.fspath(model_path)))
+    below = list_all_below(store) if isinstance(store, ListsBelow) else ()
+    # A plain web server knows no folders; elsewhere an empty place is an error that says what is there instead.
+    items = below or list_model(store).objects
+    return tuple(FoundFile(store, item, item.name) for item in items)
 
 
-def _below(places: Places, top: Store) -> Iterator[FoundFile]:
-    waiting = [(top, "")]
-    seen: set[str] = set()
-    while waiting:
-        store, above = waiting.pop()
-        seen.add(store.identity)
-        if len(seen) > _MOST_FOLDERS:
-            raise BadKey(
-                f"{top.source.uri} holds more than {_MOST_FOLDERS:,} folders.", remedy="Name one model."
-            )
-        listing = list_model(store)
-        yield from (FoundFile(store, item, above + item.name) for item in listing.objects)
-        for name in listing.folders:
-            _check_path(above + name, store.source.uri_of(name))
-            below = places.open(replace(store.source, prefix=_joined(store, name), text=""))
-            if below.identity not in seen:  # a folder that a link leads back to
-                waiting.append((below, f"{above}{name}/"))
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull did.
+
+    Attributes:
+        fetched, current: paths of files that were fetched, and of those that lay there already.
+    """
+
+    fetched: tuple[str, ...]
+    current: tuple[str, ...]
 
 
-def _joined(store: Store, name: str) -> str:
-    source = store.source
-    if source.scheme == "file":
-        return str((Path(source.prefix) / name).resolve())
-    return f"{source.prefix}/{name}" if source.prefix else name
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who wants to know, and to look at what comes.
+
+    Attributes:
+        begin: told which files are going to be fetched.
+        on_bytes: told how many more bytes are there, from any thread; bytes of an earlier try count when it goes on.
+        prove: see fetch_to.
+    """
+
+    begin: Callable[[Sequence[FoundFile]], None] = lambda _files: None
+    on_bytes: Callable[[int], None] = lambda _count: None
+    prove: Callable[[FoundFile, Path], None] | None = None
 
 
 def pull_found(
-    found: Sequence[FoundFile], dst: Path, allow: Sequence[str] | None, ignore: Sequence[str] | None
-) -> None:
+    found: Sequence[FoundFile],
+    dst: Path,
+    allow: Sequence[str] | None,
+    ignore: Sequence[str] | None,
+    watch: Watch = Watch(),
+) -> Pulled:
     """Bring what was found, and is wanted, to a folder. Raises as pull_files."""
     chosen = [file for file in found if _is_wanted(file, allow, ignore)]
     for file in chosen:
         _check_path(file.path, file.store.source.uri_of(file.item.name))
     record = PullRecord.open(dst)
     missing = [file for file in chosen if not record.is_current(file.path, file.item)]
+    watch.begin(missing)
     several = SeveralStores([(file.store, file.item) for file in missing])
     pool = ReaderPool(several, _AT_ONCE)
     try:
         waits = [
-            pool.map(partial(_fetch, path=dst / file.path), [item])[0]
+            pool.map(partial(_fetch, file=file, path=dst / file.path, watch=watch), [item])[0]
             for file, item in zip(missing, several.items, strict=True)
         ]
         for file, wait in zip(missing, waits, strict=True):
@@ -133,10 +142,20 @@ def pull_found(
         raise
     for reader in pool.take_readers():
         reader.close()
+    fetched = tuple(file.path for file in missing)
+    return Pulled(fetched, tuple(file.path for file in chosen if file.path not in set(fetched)))
 
 
-def _fetch(reader: Reader, item: ObjectInfo, path: Path) -> None:
-    fetch_to(reader, item, path)
+def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, path: Path, watch: Watch) -> None:
+    known = 0
+
+    def on_position(at: int) -> None:
+        nonlocal known
+        watch.on_bytes(at - known)
+        known = at
+
+    prove = watch.prove
+    fetch_to(reader, item, path, on_position, None if prove is None else partial(prove, file))
 
 
 def _is_wanted(file: FoundFile, allow: Sequence[str] | None, ignore: Sequence[str] | None) -> bool:

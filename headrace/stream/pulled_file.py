@@ -4,19 +4,31 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Target
+from headrace.store.errors import Corrupt
 from headrace.stream.pull_record import has_strong_version
 
 _BLOCK_BYTES = 4 << 20
 
 
-def fetch_to(reader: Reader, item: ObjectInfo, path: Path) -> None:
+def fetch_to(
+    reader: Reader,
+    item: ObjectInfo,
+    path: Path,
+    on_position: Callable[[int], None] = lambda _bytes: None,
+    prove: Callable[[Path], None] | None = None,
+) -> None:
     """The object's bytes at `path`; its folders are made.
+
+    Args:
+        on_position: told how many bytes are there, those of an earlier try included.
+        prove: looks at the whole file before it gets its name; what it refuses with Corrupt is fetched from the
+            beginning next time.
 
     Raises:
         TransientError: worth calling again, which goes on from what is there.
@@ -26,6 +38,7 @@ def fetch_to(reader: Reader, item: ObjectInfo, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _file_aside(item, path) as (descriptor, aside):
         at = os.fstat(descriptor).st_size
+        on_position(at)
         buffer = memoryview(bytearray(min(_BLOCK_BYTES, item.size_bytes)))
         while at < item.size_bytes:
             block = buffer[: min(len(buffer), item.size_bytes - at)]
@@ -35,7 +48,14 @@ def fetch_to(reader: Reader, item: ObjectInfo, path: Path) -> None:
             finally:
                 _write(descriptor, block[: target.received])
             at += len(block)
+            on_position(at)
         assert os.fstat(descriptor).st_size == item.size_bytes
+        if prove is not None:
+            try:
+                prove(aside)
+            except Corrupt:
+                aside.unlink()
+                raise
         aside.replace(path)
 
 

@@ -237,12 +237,11 @@ def test_a_key_that_would_lead_elsewhere_is_refused_by_name(
     assert gets(server) == 0
 
 
-@pytest.mark.parametrize("prefix", ["..", "", "."])
+@pytest.mark.parametrize("folder", ["..", "", "."])
 def test_a_folder_that_would_lead_elsewhere_is_refused_by_name(
-    server: FaultServer, tmp_path: Path, prefix: str
+    server: FaultServer, tmp_path: Path, folder: str
 ) -> None:
-    folder = f"<CommonPrefixes><Prefix>model/{prefix}/</Prefix></CommonPrefixes>"
-    server.list_script.append(list_answer(f"<IsTruncated>false</IsTruncated>{folder}"))
+    server.list_script.append(listed(f"model/{folder}/x.json"))
     with pytest.raises(BadKey, match="cannot be a file's path"):
         pull_files(FOLDER, tmp_path / "dst", s3_credentials=credentials_of(server))
     assert files_in(tmp_path) == {}

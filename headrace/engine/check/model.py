@@ -1,0 +1,151 @@
+"""Can it be served: architecture, tensors, tokenizer, memory? From small files and headers; no torch on a CPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.engine.check.files import Files
+from headrace.engine.check.finding import Finding, Findings, fail, ok, tried, warn
+from headrace.engine.checkpoint import fetch_tokenizer, parse_json_object
+from headrace.engine.device import choose_device, choose_dtype
+from headrace.engine.sizing import choose_context_length, plan_device_memory
+from headrace.engine.weights import place_tensors, plan_arena
+from headrace.errors import HeadraceError
+from headrace.ipc.options import EngineOptions
+from headrace.models.registry import family_of, layout_of, read_config
+from headrace.source.files import CONFIG_NAME, is_tokenizer_file
+from headrace.stream.header import Shard
+from headrace.stream.memory_room import memory_room
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What would be loaded.
+
+    Attributes:
+        bytes_to_read: of the objects.
+    """
+
+    bytes_to_read: int
+
+
+def check_model(options: EngineOptions, where: str, files: Files) -> Findings[Load | None]:
+    """Architecture, tensors, tokenizer and memory."""
+    config = yield from tried(
+        "architecture", lambda: parse_json_object(files.metadata[CONFIG_NAME], f"{where}/{CONFIG_NAME}")
+    )
+    if config is None:
+        return None
+    yield from _check_tokenizer(options, config, files.metadata)
+    return (yield from _check_weights(options, where, config, files.shards))
+
+
+def _check_weights(
+    options: EngineOptions, where: str, config: Mapping[str, Any], shards: Sequence[Shard]
+) -> Findings[Load | None]:
+    held = [name for shard in shards for name in shard.tensors]
+    read = yield from tried("architecture", lambda: read_config(config, held))
+    if read is None:
+        return None
+    context_length = yield from tried("architecture", lambda: choose_context_length(options, read))
+    if context_length is None:
+        return None
+    family = family_of(config)
+    yield ok(
+        "architecture",
+        f"{family}: {read.num_layers} layers, context {context_length:,} tokens.",
+        family=family,
+        layers=read.num_layers,
+        context_length=context_length,
+    )
+    layout = layout_of(config, held)
+    dtype = choose_dtype(options, config, shards)
+    arena = plan_arena(layout, dtype)
+    placements = yield from tried("tensors", lambda: place_tensors(layout, arena, shards, where))
+    if placements is None:
+        return None
+    to_read = sum(each.end - each.start for each in placements)
+    others = sorted({each.source_dtype for each in placements if each.source_dtype != each.dtype})
+    converted = f", converted on the way from {' and '.join(others)}" if others else ""
+    yield ok(
+        "tensors",
+        f"All that config.json calls for is there, {to_read:,} bytes to read; it runs in {dtype}{converted}.",
+        bytes_to_read=to_read,
+        dtype=dtype,
+    )
+    yield from _check_memory(options, read, arena, context_length)
+    return Load(to_read)
+
+
+def _check_memory(options: EngineOptions, config: Any, arena: Any, context_length: int) -> Findings[None]:
+    device = yield from tried("memory", lambda: choose_device(options))
+    if device is None:
+        return
+    plan = yield from tried(
+        "memory", lambda: plan_device_memory(options, config, arena, context_length, device)
+    )
+    if plan is None:
+        return
+    facts = {
+        "device": plan.device,
+        "total_bytes": plan.total_bytes,
+        "weights_bytes": plan.weights_bytes,
+        "kv_tokens": plan.pool_tokens,
+        "kv_bytes": plan.pool_tokens * plan.bytes_per_token,
+    }
+    room = memory_room()
+    if device == "cpu" and plan.weights_bytes > room.size_bytes:
+        yield warn(
+            "memory",
+            f"{plan.describe()}. But {room.bound} leaves only {room.size_bytes:,} bytes at this moment.",
+            "End what else runs here before the server starts.",
+            **facts,
+            free_bytes=room.size_bytes,
+        )
+        return
+    yield ok("memory", f"{plan.describe()}.", **facts, free_bytes=room.size_bytes)
+
+
+def _check_tokenizer(
+    options: EngineOptions, config: Mapping[str, Any], metadata: Mapping[str, bytes]
+) -> Findings[None]:
+    path = options.tokenizer_path
+    files: Mapping[str, bytes] | None = {
+        name: content for name, content in metadata.items() if is_tokenizer_file(name)
+    }
+    if path is not None:
+        files = yield from tried("tokenizer", lambda: fetch_tokenizer(path))
+    if files is None:
+        return
+    yield _read_tokenizer(files, config)
+
+
+def _read_tokenizer(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Finding:
+    from headrace.text.chat_template import ChatTemplate
+    from headrace.text.tokenizer import Tokenizer
+
+    model_type = config.get("model_type")
+    try:
+        tokenizer = Tokenizer.from_files(
+            files, model_type=model_type if isinstance(model_type, str) else None
+        )
+        template = ChatTemplate.from_files(files)
+    except HeadraceError as error:
+        return fail("tokenizer", error)
+    facts = {"tokens": tokenizer.vocab_size, "chat_template": template is not None}
+    vocabulary = config.get("vocab_size")
+    if isinstance(vocabulary, int) and tokenizer.vocab_size > vocabulary:
+        return warn(
+            "tokenizer",
+            f"It has {tokenizer.vocab_size:,} tokens, config.json's vocab_size is {vocabulary:,}.",
+            "Upload the tokenizer that belongs to the weights.",
+            **facts,
+        )
+    if template is None:
+        return warn(
+            "tokenizer",
+            f"{tokenizer.vocab_size:,} tokens, but no chat template: /v1/chat/completions is refused.",
+            "Give one with `headrace serve --chat-template FILE`, or use /v1/completions.",
+            **facts,
+        )
+    return ok("tokenizer", f"{tokenizer.vocab_size:,} tokens, with a chat template.", **facts)
