@@ -166,17 +166,21 @@ def test_a_workload_identity_exchanges_its_file_for_a_token(server: ScriptedGcs,
 def test_an_impersonated_service_account_is_asked_for_by_another(
     server: ScriptedGcs, private_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Tokens(server)
+    tokens = Tokens(server)
     info = {
         "type": "impersonated_service_account",
         "service_account_impersonation_url": f"{server.url}/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken",
         "source_credentials": service_account(server, private_key),
     }
-    monkeypatch.setattr(
+    monkeypatch.setattr(  # no file may lead it elsewhere
         "google.auth.iam._IAM_ENDPOINT",
         f"{server.url}/v1/projects/-/serviceAccounts/{{}}:generateAccessToken",
     )
     store = store_of(server, tmp_path, info)
+    assert store.list().objects
+    _, other = tokens.asked
+    assert other.headers["authorization"] == "Bearer token-1"
+    assert json.loads(other.body)["scope"] == ["https://www.googleapis.com/auth/devstorage.read_only"]
     assert store.settings.principal.shown == f"the impersonated service account {EMAIL}"
 
 
