@@ -1,5 +1,6 @@
 """What a model's name means: an object-store URI or a folder, as a type that is never a bare string."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,11 @@ from urllib.parse import quote, unquote
 from headrace.source.az_uri import AZURE_SCHEMES, azure_place
 from headrace.source.bad_source import BadSource as BadSource
 from headrace.source.gs_uri import gs_bucket_and_key
+from headrace.source.hf_uri import HubPlace, hub_place, hub_uri, plain_hub_name
 from headrace.source.web_address import web_address
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NOT_YET = {
-    "hf": "the Hugging Face hub",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +22,25 @@ class ModelSource:
     """Where a model is.
 
     Attributes:
-        scheme: "s3", "gs", "az" (abfs:// and abfss:// are it too), "http", "https" or "file".
-        bucket: the bucket's name; host and port of a web server, in lower case and without the scheme's own
-            port; "" for a folder.
+        scheme: "s3", "gs", "az" (abfs:// and abfss:// are it too), "hf", "http", "https" or "file".
+        bucket: the bucket's name; "org/name" on the hub; host and port of a web server, in lower case and without
+            the scheme's own port; "" for a folder.
         prefix: the key prefix without slashes at its ends ("" is the bucket's root), or the folder's
             absolute path. For a web server the path, percent-encoded.
         text: what the user wrote, without a query.
         query: what follows the question mark of one web object's address. It may be a signature: it is sent
             and never shown.
         host: of az:// the host of the account's blob service, "" where the environment says which account.
+        revision: of hf:// the branch, tag or commit, "" for the main branch.
     """
 
-    scheme: Literal["s3", "gs", "az", "file", "http", "https"]
+    scheme: Literal["s3", "gs", "az", "hf", "file", "http", "https"]
     bucket: str
     prefix: str
     text: str
     query: str = field(default="", repr=False)
     host: str = ""
+    revision: str = ""
 
     @property
     def is_web(self) -> bool:
@@ -51,6 +52,8 @@ class ModelSource:
         """The canonical name: "s3://bucket/prefix", "https://host/path" or an absolute path."""
         if self.scheme == "file":
             return self.prefix
+        if self.scheme == "hf":
+            return hub_uri(self.bucket, self.revision, self.prefix)
         host = f"{self.host}/" if self.host else ""
         return f"{self.scheme}://{host}{self.bucket}/{self.prefix}".rstrip("/")
 
@@ -64,16 +67,20 @@ def parse_source(text: str) -> ModelSource:
 
     `s3://bucket[/prefix]`, `gs://bucket[/prefix]` and what `azure_place` takes in any case of the scheme, where slashes at the prefix's
     ends do not count and those inside do (`a//b` is not `a/b`); `http(s)://host[:port]/path`, without a query;
-    `file:///path`, `/path`, `./path` and `~/path` for a folder, which must exist. A URI never falls back to a hub.
+    `file:///path`, `/path`, `./path` and `~/path` for a folder, which must exist; what `hub_place` takes, and a plain
+    `org/name[@revision]` that is no folder, for the Hugging Face hub. A URI never falls back to it.
 
     Raises:
-        BadSource: a scheme that is unknown or not supported yet, a URI without a bucket or host or with . or
+        BadSource: a scheme that is unknown, a URI without a bucket or host or with . or
             .. in its path, a folder that does not exist.
     """
     if not text.strip():
         raise BadSource("The model's name is empty.", remedy="Give s3://bucket/prefix or a folder.")
     match = _URI.fullmatch(text)
     if match is None:
+        plain = plain_hub_name(text)
+        if plain is not None and _is_nothing(text):
+            return _hub_source(plain, text)
         return _parse_folder(text, text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if scheme == "s3":
@@ -85,6 +92,8 @@ def parse_source(text: str) -> ModelSource:
     if scheme in AZURE_SCHEMES:
         place = azure_place(rest, text)
         return ModelSource("az", place.container, place.key.strip("/"), text, host=place.host)
+    if scheme == "hf":
+        return _hub_source(hub_place(rest, text), text)
     if scheme in ("http", "https"):
         source = _web_source(text, scheme)
         if source.query:
@@ -138,6 +147,11 @@ def parse_object(text: str) -> tuple[ModelSource, str]:
         folder, name = _split(place.key, text)
         below = text.removesuffix(name).rstrip("/")
         return ModelSource("az", place.container, folder, below, host=place.host), name
+    if scheme == "hf":
+        hub = hub_place(rest, text)
+        folder, name = _split(hub.path, text)
+        below = hub_uri(hub.repository, hub.revision, folder)
+        return _hub_source(HubPlace(hub.repository, hub.revision, folder), below), name
     if scheme in ("http", "https"):
         source = _web_source(text, scheme, keep_slash=True)
         folder, quoted = _split(source.prefix, source.text)
@@ -152,14 +166,9 @@ def parse_object(text: str) -> tuple[ModelSource, str]:
 
 
 def _unknown(scheme: str) -> BadSource:
-    if scheme in _NOT_YET:
-        return BadSource(
-            f"{scheme}:// ({_NOT_YET[scheme]}) is not supported yet.",
-            remedy="Use s3://bucket/prefix, https://host/path/ or a local folder.",
-        )
     return BadSource(
         f"{scheme}:// is not a scheme that Headrace knows.",
-        remedy="Use s3://, https:// or a local folder.",
+        remedy="Use s3://, gs://, az://, hf://, https:// or a local folder.",
     )
 
 
@@ -235,10 +244,25 @@ def _parse_folder(path_text: str, text: str) -> ModelSource:
         raise BadSource(
             f"{text} is a file.", remedy="Give the folder that holds config.json and the weights."
         )
-    remedy = "Give an existing folder or s3://bucket/prefix."
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-        remedy += " Names on the Hugging Face hub are not supported yet."
-    raise BadSource(f"There is no folder {text}.", remedy=remedy)
+    raise BadSource(
+        f"There is no folder {text}.",
+        remedy="Give an existing folder, s3://bucket/prefix, or org/name for a model on the Hugging Face hub.",
+    )
+
+
+def _is_nothing(path: str) -> bool:
+    """Whether there is surely nothing of this name: a link that leads nowhere, or what cannot be looked at, is."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _hub_source(place: HubPlace, text: str) -> ModelSource:
+    return ModelSource("hf", place.repository, place.path, text, revision=place.revision)
 
 
 def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
