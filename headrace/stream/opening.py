@@ -81,13 +81,13 @@ def open_objects(paths: Sequence[str], credentials: object | None) -> Opened:
 
 def _open_object(named: tuple[Store, str]) -> Shard:
     store, name = named
-    found = persistently(
-        lambda: store.look_up(name, SPECULATIVE_BYTES),
-        SMALL_READ_POLICY,
-        time.sleep,
-        retried=(TransientError,),
+    return _shard_of(store, _look_up(store, name, SPECULATIVE_BYTES))
+
+
+def _look_up(store: Store, name: str, first_bytes: int) -> Found:
+    return persistently(
+        lambda: store.look_up(name, first_bytes), SMALL_READ_POLICY, time.sleep, retried=(TransientError,)
     )
-    return _shard_of(store, found)
 
 
 def _shard_of(store: Store, found: Found) -> Shard:
@@ -133,7 +133,7 @@ def versions_of(path: str, credentials: object | None) -> object:
     """What is there now under a name that open_model takes, to be compared. Raises StoreError."""
     if path.partition("?")[0].lower().endswith(SAFETENSORS_SUFFIX):
         source, name = parse_object(path)
-        return Places(credentials).open(source).look_up(name, 8).item
+        return _look_up(Places(credentials).open(source), name, 8).item
     return list_model(Places(credentials).open(parse_source(path)))
 
 

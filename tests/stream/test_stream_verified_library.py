@@ -1,7 +1,7 @@
 """Verification and loading through changes, as a user of the library sees them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,24 @@ def test_a_load_goes_through_a_change(uri: str, server: FaultServer) -> None:
     replace_in_the_load(server, 1)
     loaded = load_file(uri, framework="numpy", restart_on_change=True)
     assert save(loaded) == content(1)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/m", "s3://bucket/m/model.safetensors"])
+def test_a_failure_in_the_wait_for_rest_is_got_over(
+    uri: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [faults.error_answer(500)] * 2
+    waits = restart._wait_for_rest
+
+    def fail_first(look: Callable[[], object], *rest: Any) -> None:
+        server.refuse = lambda asked: failures.pop() if failures else None
+        waits(look, *rest)
+
+    monkeypatch.setattr(restart, "_wait_for_rest", fail_first)
+    replace_in_the_load(server, 1)
+    loaded = load_file(uri, framework="numpy", restart_on_change=True)
+    assert save(loaded) == content(1)
+    assert not failures
 
 
 def test_by_default_a_change_is_an_error(server: FaultServer) -> None:
