@@ -6,8 +6,7 @@ import ssl
 import statistics
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,6 +23,7 @@ from headrace.stream.transfer import Transfer
 from tests.faults import server as faults
 from tests.faults.opening import environment_of, only_object, store_of
 from tests.faults.server import FaultServer, Stored, fault_server
+from tests.faults.sockets import sockets_to, tcp_table
 
 KEY = "model/model.safetensors"
 CHUNK = 20_000
@@ -336,19 +336,3 @@ def unaccepted(listener: socket.socket, count: int) -> Iterator[None]:
     finally:
         for client in clients:
             client.close()
-
-
-def sockets_to(port: int) -> int:
-    """Sockets of this process that are, or were, connected to that port of this host."""
-    theirs = {f"socket:[{fields[9]}]" for fields in tcp_table() if fields[2].endswith(f":{port:04X}")}
-    count = 0
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor of this very listing
-            count += str(link.readlink()) in theirs
-    return count
-
-
-def tcp_table() -> list[list[str]]:
-    """The fields of each line of /proc/net/tcp."""
-    with open("/proc/net/tcp") as table:
-        return [line.split() for line in table.readlines()[1:]]

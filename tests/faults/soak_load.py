@@ -1,0 +1,356 @@
+"""Carrying out one case of the soak through the public library, and judging what came of it."""
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace import S3Credentials, SafetensorsStreamer, load_file
+from headrace.errors import HeadraceError
+from headrace.stream.indexing import Index
+from headrace.stream.opening import open_objects
+from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
+from headrace.stream.tensor_stream import LoadOptions
+from headrace.stream.transfer import Cancelled, Transfer
+from headrace.stream.verify_opened import verify_opened
+from tests.faults.opening import ACCESS_KEY, SECRET
+from tests.faults.server import Asked, FaultServer, error_answer
+from tests.faults.soak_case import DTYPES, Case, fill
+from tests.faults.soak_faults import NOT_OF_THE_MANIFEST, fatal_faults
+from tests.faults.soak_server import Chance
+from tests.stream.safetensors_files import Content
+
+# Of a load that is to end by it; and of the others, which should need a small part of it.
+_SHORT_DEADLINE_S, DEADLINE_S = 0.4, 40.0
+OLD_KEY, NEW_KEY = "AKOLD000000000000000", "AKNEW000000000000000"
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises in the middle of a load, as Ctrl-C does."""
+
+
+class WrongOutcome(AssertionError):
+    """A load that ended otherwise than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a load ended.
+
+    Attributes:
+        end: "complete", "complete after a change", "left", "cancelled", "interrupted", or the error's name.
+        told: how often each fault was sent.
+    """
+
+    end: str
+    told: Counter[str]
+    seconds: float
+
+
+class Surroundings:
+    """What the loads of a soak share: a file of credentials that they rotate, and a signal that interrupts them."""
+
+    def __init__(self, credentials_file: Path) -> None:
+        """Args: credentials_file: the one that AWS_SHARED_CREDENTIALS_FILE names."""
+        self._file = credentials_file
+        self._loading = False
+
+    def write_key(self, access_key: str) -> None:
+        """Let the credentials be these."""
+        self._file.write_text(
+            f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {SECRET}\n"
+        )
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """SIGUSR1 raises Interrupted where a load is under way."""
+
+        def handle(_number: int, _frame: object) -> None:
+            if self._loading:
+                raise Interrupted
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """A part that may be interrupted."""
+        try:
+            self._loading = True
+            yield
+        finally:
+            self._loading = False
+
+    def interrupt(self) -> None:
+        """Send the signal to the main thread."""
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+class Load:
+    """One case against its own server."""
+
+    def __init__(self, case: Case, server: FaultServer, around: Surroundings) -> None:
+        self.case, self.server, self.around = case, server, around
+        fill(server, case)
+        twins = {file.versions()[0]: file.versions()[1] for file in case.files}
+        self.fatal = fatal_faults(twins.__getitem__)[case.fatal] if case.fatal else None
+        self.chance = Chance(
+            seed=case.seed,
+            rate=case.rate,
+            silent=case.silent,
+            redirects=case.scheme == "http",
+            bursts=case.bursts,
+            closes=case.closes,
+            fatal=self.fatal,
+            fatal_name=case.fatal,
+            fatal_at=case.fatal_at,
+        )
+        server.usual = self.chance
+        if case.scheme == "s3" and case.way == "folder" and case.rate:
+            server.list_script.extend([error_answer(503, "SlowDown")] * (case.seed % 3))
+        around.write_key(OLD_KEY)
+        if case.rotates_at:
+            self.chance.events[case.rotates_at] = self._rotate
+        self.draw = random.Random(case.seed)
+        self.hedges: int | None = None
+        place = "s3://bucket" if case.scheme == "s3" else f"{server.url}/bucket"
+        self.folder = f"{place}/model"
+        self.uris = [f"{self.folder}/{file.name}" for file in case.files]
+        keys = {} if case.rotates_at else {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET}
+        self.credentials = S3Credentials(region_name="us-east-1", endpoint=server.url, **keys)
+        self.deadline_s = _SHORT_DEADLINE_S if case.fatal == "silent for ever" else DEADLINE_S
+        self.options: LoadOptions = {
+            "chunk_bytes": case.chunk_bytes,
+            "concurrency": case.concurrency,
+            "memory_limit": case.memory_limit,
+            "verify": case.verify,
+            "deadline_s": self.deadline_s,
+        }
+
+    def _rotate(self) -> None:
+        self.around.write_key(NEW_KEY)
+
+        def refuse(asked: Asked) -> bytes | None:
+            old = OLD_KEY in asked.headers.get("authorization", "")
+            return error_answer(400, "ExpiredToken") if old else None
+
+        self.server.refuse = refuse
+        self.chance.told["credentials rotated"] += 1
+
+    def run(self) -> Outcome:
+        """Raises WrongOutcome."""
+        ways = {
+            "file": self._file,
+            "folder": self._file,
+            "streamer": self._streamer,
+            "transfer": self._transfer,
+        }
+        begun = time.monotonic()
+        try:
+            end = ways[self.case.way]()
+        except Interrupted:
+            end = "interrupted"
+        except HeadraceError as error:
+            self._judge(error)
+            end = type(error).__name__
+        finally:
+            self.chance.end()
+        seconds = time.monotonic() - begun
+        if seconds > DEADLINE_S:
+            raise WrongOutcome(f"It took {seconds:.1f} s.")
+        if end.startswith("complete"):
+            self._judge_success(end, seconds)
+        return Outcome(end, self.chance.told, seconds)
+
+    def _judge(self, error: HeadraceError) -> None:
+        allowed: tuple[type[HeadraceError], ...] = ()
+        if self.fatal is not None and self.chance.told[self.case.fatal]:
+            allowed = self.fatal.errors
+            if self.case.verify != "off" and "Changed" in {kind.__name__ for kind in allowed}:
+                allowed += NOT_OF_THE_MANIFEST
+        elif self.fatal is not None and self.case.fatal == "silent for ever":
+            allowed = self.fatal.errors  # the deadline is short whether it comes to that or not
+        if not isinstance(error, allowed):
+            raise WrongOutcome(f"{type(error).__name__} after {dict(self.chance.told)}: {error}") from error
+        if SECRET in str(error):
+            raise WrongOutcome(f"A secret is shown: {error}")
+
+    def _judge_success(self, end: str, seconds: float) -> None:
+        told = self.fatal is not None and self.chance.told[self.case.fatal] > 0
+        assert self.fatal is not None or not told
+        # What a second connection is told ends nothing, and nobody hears what comes after a time-out.
+        unheard = self.case.silent or self.hedges or (self.hedges is None and seconds > 0.5)
+        if told and not unheard and end == "complete" and not (self.fatal and self.fatal.perhaps):
+            raise WrongOutcome(f"It is complete in spite of {self.case.fatal!r}.")
+
+    # ---- load_file
+
+    def _file(self) -> str:
+        case = self.case
+        if case.end == "interrupt":
+            self.chance.events[case.end_at] = self.around.interrupt
+        with self.around.loading():
+            found = load_file(
+                self.uris[0] if case.way == "file" else self.folder,
+                s3_credentials=self.credentials,
+                framework="numpy",
+                restart_on_change=case.restart,
+                **self.options,
+            )
+        versions = {
+            self._version_of(file.name, {name: found[name].tobytes() for name in file.before})
+            for file in case.files
+        }
+        if found.keys() != {name for file in case.files for name in file.before}:
+            raise WrongOutcome(f"Other tensors: {sorted(found)}")
+        return "complete after a change" if "after" in versions else "complete"
+
+    def _version_of(self, file_name: str, found: dict[str, bytes]) -> str:
+        """Which one the tensors of a file are all of."""
+        (file,) = (file for file in self.case.files if file.name == file_name)
+        if all(data == file.before[name].data for name, data in found.items()):
+            return "before"
+        if self.case.restart and all(data == file.after[name].data for name, data in found.items()):
+            return "after"
+        wrong = [name for name, data in found.items() if data != file.before[name].data]
+        raise WrongOutcome(f"Wrong bytes in {wrong[:5]} of {file_name} after {dict(self.chance.told)}.")
+
+    # ---- SafetensorsStreamer
+
+    def _streamer(self) -> str:
+        case = self.case
+        everything = {name: tensor for file in case.files for name, tensor in file.before.items()}
+        names = None
+        if self.draw.random() < 0.3:
+            names = self.draw.sample(sorted(everything), self.draw.randint(1, len(everything)))
+        wanted = everything if names is None else {name: everything[name] for name in names}
+        slices, expected = self._slices(wanted)
+        found: set[str] = set()
+        with SafetensorsStreamer() as streamer:
+            self.options.update({"names": names, "slices": slices})
+            streamer.stream_files(self.uris, self.credentials, framework="numpy", **self.options)
+            try:
+                for name, tensor in streamer.get_tensors():
+                    if tensor.tobytes() != expected[name]:
+                        raise WrongOutcome(f"Wrong bytes in {name} after {dict(self.chance.told)}.")
+                    found.add(name)
+                    if case.end == "leave" and len(found) == case.end_at:
+                        return "left"
+            finally:
+                progress = streamer.progress()
+                self.hedges = progress.hedges if progress is not None else None
+        if found != wanted.keys():
+            raise WrongOutcome(f"Not all tensors: {sorted(wanted.keys() - found)}")
+        return "complete"
+
+    def _slices(self, wanted: dict[str, Content]) -> tuple[dict[str, Index], dict[str, bytes]]:
+        """Parts of some tensors, and the bytes of all."""
+        slices: dict[str, Index] = {}
+        expected: dict[str, bytes] = {}
+        for name, tensor in wanted.items():
+            rows, columns = tensor.shape
+            part: tuple[slice, slice] = (slice(0, rows), slice(0, columns))
+            if rows and self.draw.random() < 0.3:
+                part = (self._part(rows), self._part(columns))
+                slices[name] = part
+            whole = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tensor.shape)
+            expected[name] = whole[part].tobytes()
+        return slices, expected
+
+    def _part(self, size: int) -> slice:
+        first = self.draw.randrange(size)
+        return slice(first, self.draw.randint(first + 1, size))
+
+    # ---- Transfer
+
+    def _transfer(self) -> str:
+        case = self.case
+        opened = open_objects(self.uris, self.credentials)
+        verifier = verify_opened(case.verify, opened)
+        placements: list[Placement] = []
+        expected: list[bytes] = []
+        for shard, file in zip(opened.shards, case.files, strict=True):
+            for name, tensor in file.before.items():
+                info = shard.tensors[name]
+                placement, data = self._place(tensor, opened.shards.index(shard), info.start, len(placements))
+                placements.append(placement)
+                expected.append(data)
+        memory = [np.zeros(len(data), np.uint8) for data in expected]
+        transfer = Transfer(
+            plan_reads(placements, case.chunk_bytes),
+            opened.items,
+            opened.store,
+            lambda number: memory[number].data,
+            concurrency=case.concurrency,
+            readers=opened.readers,
+            verifier=verifier,
+            hedge=case.hedge,
+            deadline_s=self.deadline_s,
+            staging_bytes=self.draw.choice([0, 50_000, 1 << 20]),
+            rate_limit_mb_s=self.draw.choice([None, None, 20.0]),
+        )
+        if case.end == "cancel":
+            self.chance.events[case.end_at] = transfer.cancel
+        try:
+            for number in transfer.finished_groups():
+                if memory[number].tobytes() != expected[number]:
+                    raise WrongOutcome(f"Wrong bytes in group {number} after {dict(self.chance.told)}.")
+            transfer.wait()
+            end = "complete"
+        except Cancelled:
+            end = "cancelled"
+        finally:
+            self._end(transfer)
+            if verifier is not None:
+                verifier.close()
+        self.hedges = transfer.progress().hedges
+        if end == "complete" and [each.tobytes() for each in memory] != expected:
+            raise WrongOutcome("Something was written after the end.")
+        return end
+
+    def _end(self, transfer: Transfer) -> None:
+        """No thread is left, and none writes."""
+        transfer.cancel()
+        _quietly(transfer.wait)
+        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("fetch-")]
+        if left:
+            raise WrongOutcome(f"Threads after the end: {left}")
+
+    def _place(self, tensor: Content, shard: int, start: int, number: int) -> tuple[Placement, bytes]:
+        """All rows of a tensor, perhaps some columns of them, perhaps in another format."""
+        item = np.dtype(DTYPES[tensor.dtype]).itemsize
+        rows, width = tensor.shape
+        dtype = tensor.dtype
+        if dtype != "U8" and self.draw.random() < 0.3:
+            dtype = self.draw.choice(["BF16", "F32", "F16"])
+        columns = None
+        kept = slice(0, width)
+        if rows and self.draw.random() < 0.3:
+            kept = self._part(width)
+            columns = Columns(width * item, kept.start * item, kept.stop * item)
+        placement = Placement(
+            shard, start, start + len(tensor.data), 0, number, tensor.dtype, dtype, number, columns
+        )
+        whole: Any = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tensor.shape)
+        data = whole[:, kept].astype(np.float32).astype(DTYPES[dtype]).tobytes()
+        assert len(data) == placed_bytes(placement)
+        return placement, data
+
+
+def _quietly(wait: Callable[[], None]) -> None:
+    """Wait for an end whose reason was told before."""
+    try:
+        wait()
+    except (Cancelled, HeadraceError):
+        return
