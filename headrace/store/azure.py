@@ -27,6 +27,7 @@ CRC_HEADER = "x-ms-meta-headrace_crc64nvme"
 _MAX_LIST_BYTES = 16 << 20
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
+_PAGE_OBJECTS = 5_000  # the most that the service gives
 _logger = logging.getLogger(__name__)
 
 
@@ -34,10 +35,17 @@ class AzureStore:
     """One container and prefix, seen through resolved settings."""
 
     def __init__(
-        self, source: ModelSource, settings: AzureSettings, *, stall_timeout_s: float = STALL_TIMEOUT_S
+        self,
+        source: ModelSource,
+        settings: AzureSettings,
+        *,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+        page_objects: int = _PAGE_OBJECTS,
     ) -> None:
+        """Args: page_objects: names in one page of a listing."""
         self.source = source
         self.settings = settings
+        self._page_objects = page_objects
         self.stall_timeout_s = stall_timeout_s
         self._spares: Spares[AzureReader] = Spares()
 
@@ -118,6 +126,7 @@ class AzureStore:
 
     def _pages(self, connection: AzureConnection, prefix: str, *, deep: bool = False) -> Iterator[BlobPage]:
         query = {"restype": "container", "comp": "list", "prefix": prefix}
+        query["maxresults"] = str(self._page_objects)
         if not deep:
             query["delimiter"] = "/"
 

@@ -54,6 +54,12 @@ class _Answer:
     request_id: str
     at_s: int | None
 
+    @property
+    def is_not_authentic(self) -> bool:
+        """Whether the credentials are not taken, whatever they would permit; emulators have another code for it."""
+        codes = ("AuthenticationFailed", "InvalidAuthenticationInfo")
+        return self.code in codes or "failed to authenticate" in self.message
+
     def made(self, kind: type[StoreError], cause: str, remedy: str = "") -> StoreError:
         return kind(
             self.uri, cause, remedy=remedy, status=self.status, code=self.code, request_id=self.request_id
@@ -112,10 +118,10 @@ def _refused(answer: _Answer, principal: Principal, now_s: float) -> StoreError:
     if code == "KeyBasedAuthenticationNotPermitted":
         remedy = f"Sign in with an identity that has {_ROLE}, and unset {principal.origin}."
         return answer.made(AccessDenied, "The account takes no keys.", remedy)
-    if isinstance(principal, SharedKey) and code in ("AuthenticationFailed", "InvalidAuthenticationInfo"):
+    if isinstance(principal, SharedKey) and answer.is_not_authentic:
         cause = f"The store refuses the signature: {principal.shown} is wrong."
         return answer.made(BadSignature, cause, principal.remedy)
-    if answer.status == 401 or code in ("AuthenticationFailed", "InvalidAuthenticationInfo"):
+    if answer.status == 401 or answer.is_not_authentic:
         cause = f"The store does not take the access token of {principal.shown}: it is expired, or for another tenant."
         return answer.made(ExpiredCredentials, cause, principal.remedy)
     if code == "AuthorizationFailure":
@@ -152,7 +158,7 @@ def _refused_signature(answer: _Answer, principal: SharedAccessSignature) -> Sto
         return answer.made(
             AccessDenied, "The account takes no signatures that were made with its keys.", remedy
         )
-    if answer.code == "AuthorizationFailure":
+    if answer.code == "AuthorizationFailure" and not answer.is_not_authentic:
         cause = f"The shared access signature in {principal.origin} does not cover this, or the account's firewall does not."
         return answer.made(AccessDenied, cause, principal.remedy)
     cause = (
