@@ -23,8 +23,10 @@ EXAMPLES = """\
 examples:
   headrace demo                                  a real store, a real small model, one question answered
   headrace push ./qwen s3://my-bucket/qwen       upload a model folder
+  headrace check s3://my-bucket/qwen             can it be served from here?
   headrace serve s3://my-bucket/qwen             open an OpenAI-compatible server on 127.0.0.1:30000
   headrace serve ./qwen --port 8000              the same from a local folder
+  headrace ls s3://my-bucket                     the models in a bucket
   headrace bench load s3://my-bucket/qwen        how fast its weights come from there
 
 `headrace COMMAND --help` tells what a command takes.

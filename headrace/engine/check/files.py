@@ -47,9 +47,8 @@ def check_files(place: Place) -> Findings[Files | None]:
     if place.listing.find(CONFIG_NAME) is None:
         yield fail("files", _no_config(place))
         return None
-    readable = next((item for item in place.listing.objects if item.size_bytes), None)
-    first = max(place.listing.objects, key=lambda item: item.size_bytes, default=readable)
-    if first is not None and not (yield from check_readable(place, first)):
+    largest = max(place.listing.objects, key=lambda item: item.size_bytes)
+    if largest.size_bytes and not (yield from check_readable(place, largest)):
         return None
     waiting = dict(
         zip(
