@@ -1,17 +1,15 @@
 """GET requests to a web server that follow redirects, over one kept connection for each origin."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.source.web_address import WebAddress
-from headrace.store.connect import endpoint_of
 from headrace.store.errors import Unsupported
 from headrace.store.http import Head, HttpConnection
+from headrace.store.origins import Origins
 from headrace.store.redirects import MAX_REDIRECTS, is_redirect, next_address
 from headrace.store.web_settings import WebSettings
 
-_MOST_ORIGINS = 4
 # Query parameters that say who asks: a server refuses two answers to that question.
 _SIGNATURES = ("x-amz-signature=", "x-goog-signature=", "signature=", "sig=")
 
@@ -42,14 +40,12 @@ class WebConnection:
 
     def __init__(self, settings: WebSettings, home: str, stall_timeout_s: float) -> None:
         """Args: home: the origin that the token is for."""
-        self._settings, self._home, self._stall_timeout_s = settings, home, stall_timeout_s
-        self._connections: dict[str, HttpConnection] = {}
-        self._lock = threading.Lock()
-        self._aborted = False
+        self._settings, self._home = settings, home
+        self._origins = Origins(settings.trust, stall_timeout_s)
 
     def be_patient(self, stall_timeout_s: float) -> None:
         """Bear silences of this length from the next request on."""
-        self._stall_timeout_s = stall_timeout_s
+        self._origins.be_patient(stall_timeout_s)
 
     def get(self, address: WebAddress, headers: Sequence[tuple[str, str]], uri: str) -> Answer:
         """Send a GET and read the head of the answer that redirects lead to.
@@ -60,8 +56,7 @@ class WebConnection:
         Raises as HttpConnection.request, and Unsupported for redirects that lead nowhere.
         """
         for _ in range(MAX_REDIRECTS + 1):
-            http = self._connection(address)
-            http.be_patient(self._stall_timeout_s)
+            http = self._origins.to(address)
             own = [("Host", address.host)]
             if carries_token(self._settings, self._home, address):
                 own.append(("Authorization", f"Bearer {self._settings.token}"))
@@ -77,28 +72,10 @@ class WebConnection:
             remedy="Name the address of the objects themselves.",
         )
 
-    def _connection(self, address: WebAddress) -> HttpConnection:
-        with self._lock:
-            found = self._connections.pop(address.origin, None)
-            if found is None:
-                endpoint = endpoint_of(address.origin, self._settings.trust)
-                found = HttpConnection(endpoint, stall_timeout_s=self._stall_timeout_s)
-                if self._aborted:
-                    found.abort()
-            self._connections[address.origin] = found  # the last one is the one used last
-            if len(self._connections) > _MOST_ORIGINS:
-                self._connections.pop(next(iter(self._connections))).close()
-        return found
-
     def abort(self) -> None:
         """End whatever is under way in another thread; later requests fail."""
-        with self._lock:
-            self._aborted = True
-            for connection in self._connections.values():
-                connection.abort()
+        self._origins.abort()
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
-        with self._lock:
-            for connection in self._connections.values():
-                connection.close()
+        self._origins.close()
