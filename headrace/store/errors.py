@@ -92,5 +92,9 @@ class TransientError(StoreError):
     retry_after_s: float | None = None
 
 
+class TimedOut(TransientError):
+    """A connection was silent for longer than is borne."""
+
+
 class Throttled(TransientError):
     """The store asked to slow down: 429, 503."""

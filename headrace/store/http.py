@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import h11
 
 from headrace.store.connect import Endpoint, client_certificate_error, open_socket, start_tls
-from headrace.store.errors import TransientError
+from headrace.store.errors import TimedOut, TransientError
 from headrace.store.tunnel import open_tunnel, refusal
 
 STALL_TIMEOUT_S = 30.0
@@ -256,7 +256,7 @@ class HttpConnection:
         try:
             yield
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
-            cause = f"No byte came for {self._stall_timeout_s:g} s."
+            kind, cause = TimedOut, f"No byte came for {self._stall_timeout_s:g} s."
         except h11.RemoteProtocolError as error:
             cause = f"The answer is not valid HTTP: {error}."
             remedy = f"Check that the port in {named_by} is the right one of that server."

@@ -8,7 +8,7 @@ import random
 import threading
 
 from headrace.store.base import Target
-from headrace.store.errors import StoreError, Throttled, TransientError, Unreachable
+from headrace.store.errors import StoreError, Throttled, TimedOut, TransientError, Unreachable
 from headrace.stream.crew import (
     Crew,
     Worker,
@@ -162,7 +162,6 @@ def _try_again(
     with crew.ledger.lock:
         if crew.ledger.over.is_set():
             raise Cancelled from None
-        trickled = worker.cut is not None
         error = worker.cut or failure
         assert isinstance(error, StoreError)
         received = read.target.received
@@ -175,7 +174,7 @@ def _try_again(
         crew.ledger.retries += 1
         if isinstance(error, Throttled):
             crew.pace.throttled(worker.era)
-        elif _is_time_out(error) and not trickled:  # one bad connection says nothing of their number
+        elif isinstance(error, TimedOut | Unreachable):  # one that trickles says nothing of their number
             crew.pace.timed_out(worker.era)
         too_many = crew.active > allowed(crew)
         deactivate(crew, worker)
@@ -200,11 +199,6 @@ def _forget_frames(error: BaseException | None) -> None:
         error.__traceback__ = None
         _forget_frames(error.__cause__)
         _forget_frames(error.__context__)
-
-
-def _is_time_out(error: StoreError) -> bool:
-    """Whether nothing came, or nobody answered; a connection that was closed (a subclass) is something else."""
-    return error.status is None and type(error) in (TransientError, Unreachable)
 
 
 def _rescued(crew: Crew, task: Task) -> bool:

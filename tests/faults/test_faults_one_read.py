@@ -16,6 +16,7 @@ from headrace.store.errors import (
     ExpiredCredentials,
     StoreError,
     Throttled,
+    TimedOut,
     TransientError,
     Truncated,
     Unsupported,
@@ -129,6 +130,16 @@ def test_a_request_that_fails_each_time_is_a_transient_error(
     server.play(*[REPEATED[name]] * 4)
     with pytest.raises(TransientError):
         read_persistently(reader, item)
+
+
+@pytest.mark.parametrize("name", [*RESUMED, *REPEATED])
+def test_a_silence_is_told_from_other_failures(
+    name: str, server: FaultServer, reader: S3Reader, item: ObjectInfo
+) -> None:
+    server.play(RESUMED[name][0] if name in RESUMED else REPEATED[name])
+    with pytest.raises(TransientError) as caught:
+        reader.read_into(item, FIRST, target_of(LENGTH)[1])
+    assert isinstance(caught.value, TimedOut) == (name in ("stall in the body", "no answer"))
 
 
 FINE: dict[str, Behaviour] = {

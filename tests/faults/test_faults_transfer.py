@@ -19,6 +19,7 @@ from headrace.store.errors import (
 )
 from headrace.store.s3 import S3Reader, S3Store
 from headrace.store.s3_settings import resolve_s3_settings
+from headrace.stream.pace import Pace
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer import Cancelled, Transfer
@@ -112,6 +113,21 @@ def test_a_new_byte_starts_the_count_of_failures_anew(server: FaultServer) -> No
     memory = bytearray(len(DATA))
     start(store_of(server), memory, concurrency=1).wait()
     assert memory == DATA
+
+
+SILENT, LOUD = faults.stall(10), faults.chunked(900, stop_after=2_000)
+
+
+@pytest.mark.parametrize(("behaviour", "times"), [(SILENT, 1), (LOUD, 0), (faults.garbage, 0)])
+def test_only_silence_speaks_for_fewer_connections(
+    behaviour: Behaviour, times: int, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(Pace, "timed_out", lambda pace, era: told.append(era))
+    server.play(behaviour)
+    transfer = start(store_of(server), bytearray(len(DATA)), concurrency=1)
+    transfer.wait()
+    assert (len(told), transfer.progress().retries) == (times, 1)
 
 
 def test_a_failure_without_end_names_object_range_and_tries(server: FaultServer) -> None:
