@@ -11,10 +11,10 @@ from headrace.source.az_uri import AZURE_SCHEMES, azure_place
 from headrace.source.bad_source import BadSource as BadSource
 from headrace.source.gs_uri import gs_bucket_and_key
 from headrace.source.hf_uri import HubPlace, hub_place, hub_uri, plain_hub_name
+from headrace.source.s3_uri import s3_bucket_and_key
 from headrace.source.web_address import web_address
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def parse_source(text: str) -> ModelSource:
         return _parse_folder(text, text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if scheme == "s3":
-        bucket, prefix = _bucket_and_key(rest, text)
+        bucket, prefix = s3_bucket_and_key(rest, text)
         return ModelSource("s3", bucket, prefix.strip("/"), text)
     if scheme == "gs":
         bucket, prefix = gs_bucket_and_key(rest, text)
@@ -135,7 +135,7 @@ def parse_object(text: str) -> tuple[ModelSource, str]:
     if scheme == "file":
         return _parse_file(_path_of(rest, text), text)
     if scheme == "s3":
-        bucket, key = _bucket_and_key(rest, text)
+        bucket, key = s3_bucket_and_key(rest, text)
         folder, name = _split(key, text)
         return ModelSource("s3", bucket, folder, f"s3://{bucket}/{folder}".rstrip("/")), name
     if scheme == "gs":
@@ -170,29 +170,6 @@ def _unknown(scheme: str) -> BadSource:
         f"{scheme}:// is not a scheme that Headrace knows.",
         remedy="Use s3://, gs://, az://, hf://, https:// or a local folder.",
     )
-
-
-def _bucket_and_key(rest: str, text: str) -> tuple[str, str]:
-    """The two parts of what follows s3://, checked."""
-    bucket, _, key = rest.partition("/")
-    if not bucket:
-        raise BadSource(f"{text} names no bucket.", remedy="Write s3://bucket/prefix.")
-    if "@" in bucket:
-        raise BadSource(
-            "An s3:// URI may not hold credentials.",
-            remedy="Put them in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-        )
-    if not _BUCKET.fullmatch(bucket):
-        raise BadSource(
-            f"{text} names a bucket with characters that no bucket's name has.",
-            remedy="Write s3://bucket/prefix; a bucket's name has letters, digits, dots, dashes and underscores.",
-        )
-    if not {".", ".."}.isdisjoint(key.split("/")):
-        raise BadSource(
-            f"{text} holds . or .. between slashes, which a key may not: proxies and stores take it for a path.",
-            remedy="Write the prefix that is meant; keys have no parent folders.",
-        )
-    return bucket, key
 
 
 def _split(key: str, text: str) -> tuple[str, str]:

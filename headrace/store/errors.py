@@ -51,7 +51,13 @@ class NoCredentials(StoreError):
 
 
 class WrongRegion(StoreError):
-    """The bucket lives in another region than was asked, or no region can have this name."""
+    """The bucket lives in another region than was asked, or no region can have this name.
+
+    Attributes:
+        region: where the store says that it lives, or "".
+    """
+
+    region: str = ""
 
 
 class BadEndpoint(StoreError):

@@ -1,26 +1,19 @@
 """S3-compatible stores: signed listing and pinned, ranged reads over our own connections."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
-from urllib.parse import quote, urlsplit
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
 from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.base import Found, Target, refuse_odd_name
-from headrace.store.connect import endpoint_of
-from headrace.store.errors import (
-    AccessDenied,
-    BadEndpoint,
-    BadSignature,
-    ExpiredCredentials,
-    NoCredentials,
-    NotFound,
-    StoreError,
-    Unsupported,
-)
-from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head, HttpConnection
+from headrace.store.described import Setting
+from headrace.store.errors import BadEndpoint, NotFound, StoreError, Unsupported
+from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
+from headrace.store.nothing_there import nothing_there
 from headrace.store.receive import receive_found, receive_into
+from headrace.store.s3_connection import S3Connection
 from headrace.store.s3_errors import error_of_response
 from headrace.store.s3_listing import ListPage, NotAListing, parse_page
 from headrace.store.s3_settings import S3Settings
@@ -28,6 +21,7 @@ from headrace.store.spares import Spares
 from headrace.store.stored_checksum import StoredChecksum, checksum_in
 from headrace.store.versions import is_weak, warn_of_weak_versions
 
+_logger = logging.getLogger(__name__)
 _MAX_LIST_BYTES = 16 << 20
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
@@ -39,8 +33,9 @@ class S3Store:
     def __init__(
         self, source: ModelSource, settings: S3Settings, *, stall_timeout_s: float = STALL_TIMEOUT_S
     ) -> None:
-        """Raises NoCredentials, before anything is sent."""
-        settings.frozen_credentials()
+        """Raises NoCredentials (for what is not whole or does not work) and Unsupported, before anything is sent."""
+        settings.signer()
+        settings.address_of(source.bucket)
         self.source = source
         self.settings = settings
         self.stall_timeout_s = stall_timeout_s
@@ -50,6 +45,12 @@ class S3Store:
     def identity(self) -> str:
         """Endpoint, bucket and prefix."""
         return f"{self.settings.endpoint_url}/{self.source.bucket}/{self.source.prefix}"
+
+    def describe(self) -> tuple[Setting, ...]:
+        """See Described."""
+        from headrace.store.s3_described import describe_s3
+
+        return describe_s3(self.settings, self.source.bucket)
 
     def list(self) -> Listing:
         """What lies directly under the prefix.
@@ -64,9 +65,11 @@ class S3Store:
             prefix = self.source.prefix + "/" if self.source.prefix else ""
             listing = self._list(connection, prefix, _MAX_PAGES)
             if not listing.objects and not listing.folders:
-                raise self._nothing_there(connection)
+                raise nothing_there(self.source, lambda around: self._list(connection, around, max_pages=1))
         finally:
             connection.close()
+        if self.settings.signer() is None and not self.settings.anonymous:
+            _logger.info("%s is read without credentials: none were found.", self.source.uri)
         warn_of_weak_versions(self.source.uri, listing)
         return listing
 
@@ -111,9 +114,14 @@ class S3Store:
             query["delimiter"] = "/"
         if token:
             query["continuation-token"] = token
-        head, body = connection.fetch("", query, limit_bytes=_MAX_LIST_BYTES)
-        if head.status != 200:
-            raise error_of_response(self.source.uri, head, body, self.settings, self.source.bucket)
+
+        def request() -> bytes:
+            head, body = connection.fetch("", query, limit_bytes=_MAX_LIST_BYTES)
+            if head.status != 200:
+                raise error_of_response(self.source.uri, head, body, self.settings, self.source.bucket)
+            return body
+
+        body = connection.asked_again(request)
         try:
             return parse_page(body, prefix, deep=deep)
         except NotAListing as error:
@@ -129,24 +137,6 @@ class S3Store:
             f"More than {_MAX_OBJECTS:,} objects or {_MAX_PAGES:,} pages lie directly under this prefix.",
             remedy="Name the folder that holds one model.",
         )
-
-    def _nothing_there(self, connection: "S3Connection") -> NotFound:
-        parent, _, last = self.source.prefix.rpartition("/")
-        place = f"s3://{self.source.bucket}/{parent}".rstrip("/")
-        remedy = "Correct the prefix, or upload the model with `headrace push`."
-        try:
-            around = self._list(connection, parent + "/" if parent else "", max_pages=1)
-        except StoreError:
-            # Who may list a model's prefix need not have the right to list what lies around it.
-            return NotFound(self.source.uri, "Nothing lies under this prefix.", remedy=remedy)
-        if last and around.find(last) is not None:
-            return NotFound(
-                self.source.uri, "This is one object, not a folder.", remedy=f"Give the folder: {place}."
-            )
-        names = [folder + "/" for folder in around.folders] + [item.name for item in around.objects]
-        shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        there = f"In {place} there is: {shown}." if names else f"{place} is empty."
-        return NotFound(self.source.uri, f"Nothing lies under this prefix. {there}", remedy=remedy)
 
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
@@ -165,64 +155,6 @@ class S3Store:
         return self._spares.take() or S3Reader(self.source, self.settings, self.stall_timeout_s)
 
 
-class S3Connection:
-    """Signed GET and HEAD requests for one bucket."""
-
-    def __init__(self, settings: S3Settings, bucket: str, stall_timeout_s: float = STALL_TIMEOUT_S) -> None:
-        parts = urlsplit(settings.endpoint_url)
-        self._settings = settings
-        in_host = not settings.path_style and "." not in bucket
-        self._path = "/" if in_host else f"/{quote(bucket)}/"
-        self._netloc = f"{bucket}.{parts.netloc}" if in_host else parts.netloc
-        self._origin = f"{parts.scheme}://{self._netloc}"
-        self.http = HttpConnection(
-            endpoint_of(self._origin, settings.trust, named_by="AWS_ENDPOINT_URL"),
-            stall_timeout_s=stall_timeout_s,
-        )
-
-    def get(self, key: str, query: dict[str, str], headers: dict[str, str]) -> Head:
-        """Send a signed GET and read the head; the body is to be read from `http`."""
-        return self._send("GET", key, query, headers)
-
-    def head(self, key: str, headers: dict[str, str]) -> Head:
-        """What a GET of the object would begin with."""
-        return self._send("HEAD", key, {}, headers)
-
-    def _send(self, method: str, key: str, query: dict[str, str], headers: dict[str, str]) -> Head:
-        from botocore.auth import S3SigV4Auth
-        from botocore.awsrequest import AWSRequest
-
-        target = self._path + quote(key, safe="/-._~")
-        if query:
-            target += "?" + "&".join(
-                f"{quote(name, safe='-._~')}={quote(value, safe='-._~')}"
-                for name, value in sorted(query.items())
-            )
-        # Host is given, so that what is signed is what is sent whatever the port and the letters' case.
-        request = AWSRequest(method, self._origin + target, headers={"Host": self._netloc, **headers})
-        # Credentials are asked for anew each time: they may expire during a long load.
-        S3SigV4Auth(self._settings.frozen_credentials(), "s3", self._settings.region).add_auth(request)
-        signed = [(name, str(value)) for name, value in request.headers.items()]
-        if not all(value.isascii() and value.isprintable() for _, value in signed):
-            raise NoCredentials(
-                self._origin,
-                "The access key, the session token or the region holds a character that no request can carry.",
-                remedy="Check AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN and AWS_REGION for stray characters.",
-            )
-        return self.http.request(
-            target, [*signed, ("Accept-Encoding", "identity"), ("User-Agent", "headrace")], method=method
-        )
-
-    def fetch(self, key: str, query: dict[str, str], *, limit_bytes: int) -> tuple[Head, bytes]:
-        """A signed GET with its whole body."""
-        head = self.get(key, query, {})
-        return head, self.http.read_body(limit_bytes)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.http.close()
-
-
 class S3Reader:
     """Ranged reads of listed objects, each pinned to the listed version."""
 
@@ -235,7 +167,7 @@ class S3Reader:
         if target.received == target.size:
             return
         first, last = start + target.received, start + target.size - 1
-        self._with_renewal(lambda: self._request(item, first, last))
+        self._connection.asked_again(lambda: self._request(item, first, last))
         receive_into(self._connection.http, target, self._uri(item))
 
     def look_up(self, name: str, first_bytes: int) -> Found:
@@ -243,27 +175,15 @@ class S3Reader:
         prefix = self._source.prefix
         key = f"{prefix}/{name}" if prefix else name
         uri = self._source.uri_of(name)
-        http = self._connection.http
-        http.be_patient(min(self._stall_timeout_s, FIRST_STALL_TIMEOUT_S))
+        connection = self._connection
+        connection.be_patient(min(self._stall_timeout_s, FIRST_STALL_TIMEOUT_S))
         try:
-            head = self._with_renewal(lambda: self._ask(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri))
-            return receive_found(http, head, key, name, first_bytes, uri)
+            head = self._connection.asked_again(
+                lambda: self._ask(key, {"Range": f"bytes=0-{first_bytes - 1}"}, uri)
+            )
+            return receive_found(connection.http, head, key, name, first_bytes, uri)
         finally:
-            http.be_patient(self._stall_timeout_s)
-
-    def _with_renewal(self, request: Callable[[], Head]) -> Head:
-        """Make a request; once more with other credentials, if there are others now.
-
-        They may have expired or been rotated since the listing.
-        """
-        settings = self._settings
-        used = settings.frozen_credentials()
-        try:
-            return request()
-        except (ExpiredCredentials, AccessDenied, BadSignature):
-            if not settings.renew_credentials(used):
-                raise
-            return request()
+            connection.be_patient(self._stall_timeout_s)
 
     def _ask(self, key: str, headers: dict[str, str], uri: str) -> Head:
         head = self._connection.get(key, {}, headers)
@@ -299,7 +219,7 @@ class S3Reader:
 
     def stored_checksum(self, item: ObjectInfo) -> StoredChecksum | str:
         """See KeepsChecksums."""
-        head = self._with_renewal(lambda: self._head(item, {"x-amz-checksum-mode": "ENABLED"}))
+        head = self._connection.asked_again(lambda: self._head(item, {"x-amz-checksum-mode": "ENABLED"}))
         check_answer(head, item, 0, item.size_bytes - 1, self._uri(item))
         return checksum_in(head.headers)
 
@@ -317,7 +237,7 @@ class S3Reader:
 
     def abort(self) -> None:
         """See Reader.abort."""
-        self._connection.http.abort()
+        self._connection.abort()
 
     def close(self) -> None:
         """See Reader.close."""

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from botocore import UNSIGNED
+from botocore.awsrequest import AWSRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
@@ -24,6 +26,7 @@ from urllib3.exceptions import InsecureRequestWarning
 from headrace.store.connect import CONNECT_TIMEOUT_S, endpoint_of, warn_of_insecurity
 from headrace.store.errors import NoCredentials, StoreError, TlsError, TransientError, Unreachable
 from headrace.store.proxy import proxy_url_for
+from headrace.store.s3_credentials import NONE_FOUND, NONE_REMEDY
 from headrace.store.s3_errors import error_of_code
 from headrace.store.s3_settings import S3Settings
 from headrace.store.trust import Trust
@@ -32,32 +35,41 @@ READ_TIMEOUT_S = 60
 _RETRY_REMEDY = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
 
 
-def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10) -> BaseClient:
+def make_s3_client(
+    settings: S3Settings, *, attempts: int, connections: int = 10, bucket: str = ""
+) -> BaseClient:
     """An S3 client that asks whom and where the resolver says.
 
     Args:
+        bucket: which the client is for: it is asked where it was found to be. "" where that is not known.
         attempts: how often one request is sent at the most.
         connections: how many are kept open; one for each thread that uses the client.
 
     Raises NoCredentials.
     """
-    credentials = settings.credentials()
     session = Session()
-    session._credentials = credentials  # the resolver's own, which renew themselves; botocore has no setter
+    if not settings.anonymous:
+        # The resolver's own, which renew themselves; botocore has no setter.
+        session._credentials = settings.credentials()
+    address = settings.address_of(bucket) if bucket else None
+    if address is not None:
+        style = "path" if address.path != "/" else "virtual"
+    else:
+        style = "path" if settings.path_style else "auto"
     if settings.trust.insecure and settings.endpoint_url.startswith("https:"):
         warn_of_insecurity(endpoint_of(settings.endpoint_url).url)
         disable_warnings(InsecureRequestWarning)  # urllib3's own comes with each request
     options: dict[str, Any] = {}
-    if settings.path_style and "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
+    if settings.aws is None and "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
         # Stores that are not AWS often know no CRC trailers. Over http the body is signed instead.
         options["request_checksum_calculation"] = "when_required"
     config = Config(
-        signature_version="s3v4",
+        signature_version=UNSIGNED if settings.anonymous else "s3v4",
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
         max_pool_connections=connections,
         retries={"mode": "standard", "total_max_attempts": attempts},
-        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        s3={"addressing_style": style},
         user_agent="headrace",
         proxies=_proxies(settings.endpoint_url),
         client_cert=_client_certificate(settings.trust),
@@ -65,11 +77,17 @@ def make_s3_client(settings: S3Settings, *, attempts: int, connections: int = 10
     )
     client: BaseClient = session.create_client(
         "s3",
-        region_name=settings.region,
-        endpoint_url=settings.endpoint_url,
+        region_name=address.region if address else settings.region,
+        endpoint_url=address.endpoint_url if address else settings.endpoint_url,
         verify=_verify(settings.trust),
         config=config,
     )
+    if settings.request_payer:
+
+        def add_payer(request: AWSRequest, **_: object) -> None:
+            request.headers["x-amz-request-payer"] = settings.request_payer
+
+        client.meta.events.register("before-sign.s3", add_payer)
     return client
 
 
@@ -108,7 +126,7 @@ def store_error(
         return error_of_code(uri, status, code, message, request_id, settings, bucket)
     endpoint = settings.endpoint_url
     if isinstance(error, NoCredentialsError):
-        return NoCredentials(endpoint, "No AWS credentials were found.", remedy="Set AWS_ACCESS_KEY_ID.")
+        return NoCredentials(endpoint, f"{NONE_FOUND}.", remedy=NONE_REMEDY)
     if isinstance(error, SSLError):
         return TlsError(
             endpoint, f"The TLS handshake failed: {error}", remedy="Name the store's CA in AWS_CA_BUNDLE."

@@ -1,30 +1,39 @@
 """From an S3 store's error answer to the taxonomy, with a cause in words and a remedy."""
 
+import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from headrace.source.web_address import web_address
 from headrace.store.answer import retry_after_s, shortened
-from headrace.store.errors import (
-    AccessDenied,
-    BadEndpoint,
-    BadSignature,
-    ExpiredCredentials,
-    NotFound,
-    StoreError,
-    Throttled,
-    TransientError,
-    Truncated,
-    Unsupported,
-    WrongRegion,
-)
+from headrace.store.described import masked
+from headrace.store.errors import BadEndpoint, StoreError, TransientError, WrongRegion
 from headrace.store.http import Head
+from headrace.store.redirects import is_redirect
+from headrace.store.s3_credentials import refused_without_credentials
+from headrace.store.s3_error_table import (
+    ANONYMOUS_DENIED,
+    BY_CODE,
+    BY_STATUS,
+    NOT_A_STORE,
+    REFUSED,
+    UNKNOWN_KEY,
+    UNKNOWN_KEY_WITH_TOKEN,
+    Meaning,
+)
 from headrace.store.s3_listing import parse_xml, text_of
-from headrace.store.s3_settings import S3Settings
+from headrace.store.s3_settings import PAYER_VARIABLE, S3Settings
+from headrace.store.versions import http_date_s
 
-BUCKET_NAME_REMEDY = "Most stores want 3 to 63 lower-case letters, digits, dots and dashes, with a letter or digit at both ends."
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+
+_SKEW_S = 60
+_SAYS_NOTHING = ("", "access denied", "forbidden")
 
 
 def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, bucket: str) -> StoreError:
-    """The typed error for an answer that is not a success."""
+    """The typed error for an answer that is not a success. A WrongRegion's `region` is where the store says to ask."""
     if head.status == 400 and b"HTTPS" in body and settings.endpoint_url.startswith("http:"):
         return BadEndpoint(
             settings.endpoint_url,
@@ -33,13 +42,28 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
             status=head.status,
         )
     said = _parse(body)
+    location = head.headers.get("location", "")
+    if is_redirect(head) and not said.code and "x-amz-bucket-region" not in head.headers:
+        return BadEndpoint(
+            settings.endpoint_url,
+            f"The endpoint redirects to {_origin_in(location)}, which no S3 store does by itself.",
+            remedy="Name the store's own address in AWS_ENDPOINT_URL: a signed request is sent to no other.",
+            status=head.status,
+        )
     request_id = said.request_id or shortened(head.headers.get("x-amz-request-id", ""))
-    error = error_of_code(uri, head.status, said.code, said.message, request_id, settings, bucket)
+    region = shortened(head.headers.get("x-amz-bucket-region", "")) or said.region
+    code = said.code
+    # What has no body (an answer to HEAD), or denies what another region would allow, names the region all the same.
+    if head.status in (400, 403) and region and region != settings.address_of(bucket).region:
+        code = "AuthorizationHeaderMalformed" if code in ("", "AccessDenied") else code
+    error = error_of_code(uri, head.status, code, said.message, request_id, settings, bucket)
     if isinstance(error, TransientError):
         error.retry_after_s = retry_after_s(head)
-    region = shortened(head.headers.get("x-amz-bucket-region", "")) or said.region
     if isinstance(error, WrongRegion) and region:
+        error.region = region
         error.remedy = f"Set AWS_REGION={region}."
+    if code in ("RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch", "AccessDenied"):
+        _tell_skew(error, head, certain=code.startswith("Request"))
     return error
 
 
@@ -47,75 +71,61 @@ def error_of_code(
     uri: str, status: int, code: str, message: str, request_id: str, settings: S3Settings, bucket: str
 ) -> StoreError:
     """The typed error for a status and the store's own code; `message` is the store's own sentence."""
-    credentials = settings.frozen_credentials()
-    who = masked(credentials.access_key)
-    secret = f"Check AWS_SECRET_ACCESS_KEY (it belongs to access key {who})."
+    signer = settings.signer()
+    meaning = _meaning(status, code, message, signer)
+    if status in (401, 403) and signer is None:
+        if not settings.anonymous:
+            return refused_without_credentials(settings.endpoint_url, status)
+        meaning = ANONYMOUS_DENIED
+    facts = {
+        "bucket": bucket,
+        "endpoint": settings.address_of(bucket).endpoint_url,
+        "region": settings.address_of(bucket).region,
+        "who": f"access key {masked(signer.access_key)}" if signer is not None else "nobody",
+        "said": f": {message}" if message else ".",
+        "told": "" if message.strip(". ").lower() in _SAYS_NOTHING else f" The store says: {message}",
+    }
+    cause = meaning.cause.format_map(facts)
+    remedy = meaning.remedy.format_map(facts)
+    if status == 403 and "payer" in message.lower() and not settings.request_payer:
+        remedy = f"Whoever reads this bucket pays for it: set {PAYER_VARIABLE}=requester."
+    return meaning.kind(
+        uri, cause[:1].upper() + cause[1:], remedy=remedy, status=status, code=code, request_id=request_id
+    )
 
-    def made(kind: type[StoreError], cause: str, remedy: str) -> StoreError:
-        return kind(uri, cause, remedy=remedy, status=status, code=code, request_id=request_id)
 
-    if code == "NoSuchBucket":
-        return made(
-            NotFound,
-            f"There is no bucket {bucket} at {settings.endpoint_url}.",
-            "Check the bucket's name and AWS_ENDPOINT_URL, or make the bucket first.",
-        )
-    if code == "InvalidBucketName":
-        return made(NotFound, f"The store takes {bucket} for no bucket's name.", BUCKET_NAME_REMEDY)
-    if code == "SignatureDoesNotMatch":
-        return made(BadSignature, "The store refuses the signature: the secret key is wrong.", secret)
+def _meaning(status: int, code: str, message: str, signer: "ReadOnlyCredentials | None") -> Meaning:
     if code == "InvalidAccessKeyId":
-        remedy = "Check AWS_ACCESS_KEY_ID."
-        if credentials.token:
-            remedy = "Check AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN, which must belong together."
-        return made(BadSignature, f"The store does not know the access key {who}.", remedy)
-    if code == "RequestTimeTooSkewed":
-        return made(
-            BadSignature, "This machine's clock and the store's differ too much.", "Set the clock (NTP)."
-        )
-    if code in ("ExpiredToken", "TokenRefreshRequired", "InvalidToken"):
-        return made(
-            ExpiredCredentials,
-            "The session token is expired or not valid.",
-            "Renew AWS_SESSION_TOKEN, or unset it.",
-        )
-    if status in (301, 302, 307, 308) or code in (
-        "PermanentRedirect",
-        "AuthorizationHeaderMalformed",
-        "IllegalLocationConstraintException",
-    ):
-        return made(
-            WrongRegion,
-            f"The bucket is not in the region {settings.region}.",
-            "Set AWS_REGION to the bucket's region.",
-        )
-    if status == 403:
-        return made(
-            AccessDenied,
-            f"The access key {who} may not do this.",
-            "Allow it s3:ListBucket on the bucket and s3:GetObject on its objects (s3:PutObject to push).",
-        )
+        return UNKNOWN_KEY_WITH_TOKEN if signer is not None and signer.token else UNKNOWN_KEY
+    if "kms:" in message and status == 403:
+        return BY_CODE["KMS.DisabledException"]
     if status == 404 and not code:
-        return made(
-            BadEndpoint,
-            f"{settings.endpoint_url} does not answer as an S3 store does.",
-            "Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
-        )
-    if status == 404:
-        return made(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")
-    if status == 416:
-        return made(Truncated, "The object is shorter than it was listed.", "Upload it again.")
-    said = f": {message}" if message else "."
-    if status in (429, 503) or code in ("SlowDown", "RequestLimitExceeded"):
-        return made(Throttled, "The store asks to slow down.", "")
-    if status == 408 or (status >= 500 and status != 501) or code == "RequestTimeout":
-        return made(TransientError, f"The store failed{said}", "")
-    return made(Unsupported, f"The store refuses the request{said}", "")
+        return NOT_A_STORE
+    found = BY_CODE.get(code) or BY_STATUS.get(status)
+    if found is not None:
+        return found
+    return BY_STATUS[500] if status >= 500 else REFUSED
 
 
-def masked(access_key: str) -> str:
-    """Enough of an access key id to recognise it."""
-    return f"{access_key[:4]}…{access_key[-2:]}" if len(access_key) > 8 else "…"
+def _tell_skew(error: StoreError, head: Head, *, certain: bool) -> None:
+    """Say how far the clocks are apart, which the answer's own date tells."""
+    stores = http_date_s(head.headers.get("date", ""))
+    if stores is None:
+        return
+    ahead_s = round(time.time() - stores)
+    if abs(ahead_s) < _SKEW_S:
+        return
+    apart = f"{abs(ahead_s) // 60} minutes {'ahead of' if ahead_s > 0 else 'behind'} the store's"
+    if certain:
+        error.remedy = f"This machine's clock is {apart}: set it (NTP)."
+    else:
+        error.remedy += f" This machine's clock is {apart}, which may be the reason too."
+
+
+def _origin_in(location: str) -> str:
+    """What may be shown of a redirect's target: no path and no query, which may be a secret."""
+    address = web_address(location)
+    return "another path" if isinstance(address, str) else address.origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,44 @@
 """Where an S3 store is and who asks: one resolver for listing, metadata, weights and upload.
 
-Settings come from the usual AWS variables first, then from AWS's files (read by botocore). Credentials
-come from variables or from botocore's whole chain, which renews them.
+Settings come from the usual AWS variables first, then from AWS's files (read by botocore), then from what the
+endpoint's name tells. A bucket's region is found out where the store says that it is another one.
 """
 
+import logging
 import os
 import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
+from headrace.store.s3_address import S3Address, address_of
+from headrace.store.s3_credentials import (
+    ANONYMOUS_VARIABLES,
+    NONE_FOUND,
+    NONE_REMEDY,
+    find_credentials,
+    frozen,
+)
+from headrace.store.s3_kinds import AwsEndpoints, aws_endpoints, kind_of
+from headrace.store.s3_profile import has_files, names_profile, read_profile
 from headrace.store.trust import Trust, resolve_trust
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
-    from botocore.session import Session
 
 _renewing = threading.Lock()
+_logger = logging.getLogger(__name__)
 # botocore's rule, so that serve and push agree: a region is a label of a host's name.
 _REGION = re.compile(r"(?![0-9]+$)(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 _ENDPOINT_REMEDY = "Set AWS_ENDPOINT_URL to http://HOST:PORT or https://HOST[:PORT]."
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "RUNAI_STREAMER_S3_ENDPOINT")
+ADDRESSING_VARIABLE = "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"
+PAYER_VARIABLE = "HEADRACE_S3_REQUEST_PAYER"
+_PROFILE = "AWS profile"
 
 
 @dataclass(frozen=True)
@@ -32,10 +47,13 @@ class S3Settings:
 
     Attributes:
         endpoint_url: scheme, host and port without a path, e.g. "http://127.0.0.1:9000".
-        path_style: the bucket is in the path (custom endpoints), not in the host name (AWS).
-        region: the region that requests are signed for.
+        path_style: the bucket is in the path (most custom endpoints), not in the host name (AWS).
+        region: the region that requests are signed for, unless a bucket turns out to be in another one.
         trust: which certificates are believed, and which one is shown.
         origins: setting → where it came from, for a person.
+        aws: how Amazon's endpoints of other regions are named; None where the endpoint is another's.
+        anonymous: requests are not signed, as was asked for.
+        request_payer: who pays for requests, "requester" or "" for the bucket's owner.
     """
 
     endpoint_url: str
@@ -44,10 +62,48 @@ class S3Settings:
     trust: Trust
     origins: Mapping[str, str]
     environ: Mapping[str, str] = field(repr=False)  # holds the secret key
+    aws: AwsEndpoints | None = None
+    anonymous: bool = False
+    request_payer: str = ""
+    _regions: dict[str, str] = field(default_factory=dict, repr=False)
+    _addresses: dict[str, S3Address] = field(default_factory=dict, repr=False)
+
+    def address_of(self, bucket: str) -> S3Address:
+        """Where requests for a bucket (or an access point's ARN) go. Raises Unsupported for a directory bucket."""
+        found = self._addresses.get(bucket)
+        if found is None:
+            found = self._addresses[bucket] = address_of(self, bucket, self._regions.get(bucket, ""))
+        return found
+
+    def move(self, bucket: str, region: str, asked: S3Address) -> bool:
+        """Note that a store said where a bucket is; whether asking again makes sense.
+
+        Args:
+            region: what the store said.
+            asked: where it was asked.
+        """
+        if self.address_of(bucket) != asked:  # another thread was told before
+            return True
+        if not _REGION.fullmatch(region) or region == asked.region or bucket.startswith("arn:"):
+            return False
+        self._regions[bucket] = region
+        self._addresses[bucket] = address_of(self, bucket, region)
+        _logger.info(
+            "s3://%s is in the region %s (%s says %s); it is read there.",
+            bucket,
+            region,
+            self.origins["region"],
+            asked.region,
+        )
+        return True
+
+    def found_region(self, bucket: str) -> str:
+        """The region that the store has named for a bucket, "" if it did not have to."""
+        return self._regions.get(bucket, "")
 
     @cached_property
-    def _credentials(self) -> "Credentials":
-        return _find_credentials(self.environ, self.endpoint_url)
+    def _credentials(self) -> "Credentials | None":
+        return None if self.anonymous else find_credentials(self.environ, self.endpoint_url)
 
     def credentials(self) -> "Credentials":
         """botocore's credentials object; `get_frozen_credentials()` renews them where they expire.
@@ -55,52 +111,92 @@ class S3Settings:
         Raises:
             NoCredentials: none were found, or only half of a pair.
         """
-        return self._credentials
+        credentials = self._credentials
+        if credentials is None:
+            raise NoCredentials(self.endpoint_url, f"{NONE_FOUND}.", remedy=NONE_REMEDY)
+        return credentials
 
     def frozen_credentials(self) -> "ReadOnlyCredentials":
         """Access key, secret key and token that are valid now, for one request.
 
         Raises NoCredentials, also where they expired and could not be renewed.
         """
-        credentials = self._credentials
-        if type(credentials).__name__ == "Credentials":  # these never expire: no need for botocore's errors
-            return credentials.get_frozen_credentials()
-        return _renewed(credentials, self.endpoint_url)
+        return frozen(self.credentials(), self.endpoint_url)
 
-    def renew_credentials(self, refused: "ReadOnlyCredentials") -> bool:
+    def signer(self) -> "ReadOnlyCredentials | None":
+        """What one request is signed with; None where it is not: nobody asks, or there are no credentials at all.
+
+        Raises NoCredentials: only half of a pair, or credentials that should be there and cannot be had.
+        """
+        credentials = self._credentials
+        return None if credentials is None else frozen(credentials, self.endpoint_url)
+
+    def renew_credentials(self, refused: "ReadOnlyCredentials | None") -> bool:
         """Look for credentials anew after the store refused some; whether there are others now.
 
         Where another thread has already found others, those are kept.
         """
+        if self.anonymous:
+            return False
         with _renewing:
-            if self.frozen_credentials() != refused:
+            if self.signer() != refused:
                 return True
             # cached_property keeps its value here.
-            self.__dict__["_credentials"] = _find_credentials(self.environ, self.endpoint_url)
-            changed: bool = self.frozen_credentials() != refused
-            return changed
+            self.__dict__["_credentials"] = find_credentials(self.environ, self.endpoint_url)
+            return self.signer() != refused
 
 
 def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
     """Find endpoint, addressing, region and CA bundle; credentials are looked for when first asked for.
 
     Raises:
-        BadEndpoint: the endpoint has no scheme or host, or a path; a certificate's file does not exist.
+        BadEndpoint: the endpoint has no scheme or host, or a path; a certificate's file does not exist; a switch
+            that is neither on nor off.
         WrongRegion: the region's name cannot be one.
         NoCredentials: the profile that AWS_PROFILE names does not exist, or AWS's files cannot be read.
     """
     region_from, region = _first(environ, "AWS_REGION", "AWS_DEFAULT_REGION")
-    endpoint_from, endpoint = _first(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    endpoint_from, endpoint = _first(environ, *_ENDPOINT_VARIABLES)
     bundle_from, bundle = _first(environ, "AWS_CA_BUNDLE")
+    profile: dict[str, str] = {}
     # A profile that is named has to exist even where variables say all, as with the AWS CLI.
-    if _names_profile(environ) or (not (region and endpoint) and _has_files(environ)):
-        profile = _profile()
+    if names_profile(environ) or (not (region and endpoint) and has_files(environ)):
+        profile = read_profile()
         if not region and profile.get("region"):
-            region_from, region = "AWS profile", profile["region"]
+            region_from, region = _PROFILE, profile["region"]
         if not endpoint and profile.get("endpoint_url"):
-            endpoint_from, endpoint = "AWS profile", profile["endpoint_url"]
+            endpoint_from, endpoint = _PROFILE, profile["endpoint_url"]
         if not bundle and profile.get("ca_bundle"):
-            bundle_from, bundle = "AWS profile", profile["ca_bundle"]
+            bundle_from, bundle = _PROFILE, profile["ca_bundle"]
+    _, ignored = _switch(environ, profile, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    if ignored:
+        endpoint_from, endpoint = "", ""
+    trust = resolve_trust(environ, bundle=bundle, bundle_from=bundle_from, ca_variable="AWS_CA_BUNDLE")
+    origins = {"ca_bundle": bundle_from or trust.authorities}
+    style_from, virtual = _addressing(environ, profile)
+    aws: AwsEndpoints | None
+    if endpoint:
+        endpoint = _check_endpoint(endpoint, endpoint_from)
+        parts = urlsplit(endpoint)
+        host = (parts.hostname or "").lower()
+        told = aws_endpoints(parts.scheme, host) if parts.port is None else None
+        aws, hosts_region = told or (None, "")
+        # Amazon's endpoint of one region knows no other; a region that is set for everything gives way to it.
+        if hosts_region:
+            region_from, region = endpoint_from, hosts_region
+        if aws is None:
+            kind, kinds_region = kind_of(host) or (None, "")
+            if not region and kinds_region and kind is not None:
+                region_from, region = f"the endpoint, {kind.name}", kinds_region
+            if not style_from and kind is not None and kind.virtual_host:
+                style_from, virtual = f"the endpoint, {kind.name}", True
+    else:
+        fips_from, fips = _switch(environ, profile, "AWS_USE_FIPS_ENDPOINT")
+        dual_from, dualstack = _switch(environ, profile, "AWS_USE_DUALSTACK_ENDPOINT")
+        aws = AwsEndpoints(dualstack=dualstack, fips=fips)
+        endpoint_from = ", ".join(
+            ["AWS, by region", *([fips_from] if fips else []), *([dual_from] if dualstack else [])]
+        )
     if not region:
         region_from, region = "default", "us-east-1"
     if not _REGION.fullmatch(region):
@@ -109,21 +205,31 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
             f"{region!r:.80} cannot be the name of a region.",
             remedy="Write a name like us-east-1, which most self-hosted stores expect.",
         )
-    trust = resolve_trust(environ, bundle=bundle, bundle_from=bundle_from, ca_variable="AWS_CA_BUNDLE")
-    custom = bool(endpoint)
-    if not endpoint:
-        endpoint_from, endpoint = "AWS, by region", _aws_endpoint(region)
+    if not style_from:
+        style_from, virtual = "AWS" if aws else "default for an endpoint of one's own", aws is not None
+    anonymous_from = next((name for name in ANONYMOUS_VARIABLES if _is_on(environ.get(name, ""), name)), "")
+    payer = environ.get(PAYER_VARIABLE, "").strip()
+    if payer not in ("", "requester"):
+        raise BadEndpoint(
+            PAYER_VARIABLE, f"{payer!r:.40} cannot pay for requests.", remedy="Write requester, or unset it."
+        )
     return S3Settings(
-        endpoint_url=_check_endpoint(endpoint, endpoint_from),
-        path_style=custom,
+        endpoint_url=endpoint if aws is None else aws.url(region),
+        path_style=not virtual,
         region=region,
         trust=trust,
-        origins={
+        origins=origins
+        | {
             "region": region_from,
             "endpoint": endpoint_from,
-            "ca_bundle": bundle_from or trust.authorities,
+            "addressing": style_from,
+            "anonymous": anonymous_from,
+            "request_payer": PAYER_VARIABLE if payer else "",
         },
         environ=environ,
+        aws=aws,
+        anonymous=bool(anonymous_from),
+        request_payer=payer,
     )
 
 
@@ -134,9 +240,33 @@ def _first(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
     return "", ""
 
 
-def _aws_endpoint(region: str) -> str:
-    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"https://s3.{region}.{suffix}"
+def _addressing(environ: Mapping[str, str], profile: Mapping[str, str]) -> tuple[str, bool]:
+    """Where the addressing is said ("" where it is not), and whether the bucket is in the host's name."""
+    said = environ.get(ADDRESSING_VARIABLE, "").strip()
+    if said:
+        return ADDRESSING_VARIABLE, _is_on(said, ADDRESSING_VARIABLE)
+    style = profile.get("addressing_style", "")
+    if style in ("path", "virtual"):
+        return _PROFILE, style == "virtual"
+    return "", False
+
+
+def _switch(environ: Mapping[str, str], profile: Mapping[str, str], variable: str) -> tuple[str, bool]:
+    """A setting of AWS's that is on or off: where it is said, and which."""
+    said = environ.get(variable, "").strip()
+    if said:
+        return variable, _is_on(said, variable)
+    said = profile.get(variable.removeprefix("AWS_").lower(), "")
+    return _PROFILE if said else "", _is_on(said, _PROFILE)
+
+
+def _is_on(text: str, named: str) -> bool:
+    text = text.strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    raise BadEndpoint(named, f"{text!r:.40} is neither on nor off.", remedy="Write 1 or 0.")
 
 
 def _check_endpoint(endpoint: str, origin: str) -> str:
@@ -166,84 +296,3 @@ def _check_endpoint(endpoint: str, origin: str) -> str:
             remedy=_ENDPOINT_REMEDY + " The bucket belongs in the s3:// URI.",
         )
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _names_profile(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE"))
-
-
-def _has_files(environ: Mapping[str, str]) -> bool:
-    config = environ.get("AWS_CONFIG_FILE", "~/.aws/config")
-    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
-    return any(os.path.isfile(os.path.expanduser(path)) for path in (config, credentials))  # noqa: PTH111, PTH113
-
-
-def _session() -> "Session":
-    from botocore.session import Session
-
-    return Session()  # reads AWS_PROFILE and the files' places from the process's own environment
-
-
-def _profile() -> dict[str, str]:
-    """region, endpoint_url and ca_bundle of the named (or default) profile; its s3 service section wins."""
-    from botocore.exceptions import BotoCoreError, ProfileNotFound
-
-    session = _session()
-    try:
-        scoped: dict[str, Any] = session.get_scoped_config()
-        services: dict[str, Any] = session.full_config.get("services", {})
-    except ProfileNotFound as error:
-        raise NoCredentials(
-            "AWS_PROFILE",
-            f"The profile that is named does not exist: {error}.",
-            remedy="Name a profile of ~/.aws/config or unset AWS_PROFILE.",
-        ) from None
-    except BotoCoreError as error:
-        raise NoCredentials(
-            "AWS_CONFIG_FILE", f"AWS's files could not be read: {error}", remedy="Correct the file."
-        ) from None
-    section = services.get(str(scoped.get("services")), {}).get("s3", {})
-    found = {name: scoped.get(name) for name in ("region", "endpoint_url", "ca_bundle")}
-    if isinstance(section, dict) and section.get("endpoint_url"):
-        found["endpoint_url"] = section["endpoint_url"]
-    return {name: value for name, value in found.items() if isinstance(value, str)}
-
-
-def _find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials":
-    remedy = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE."
-    access, secret = environ.get("AWS_ACCESS_KEY_ID", ""), environ.get("AWS_SECRET_ACCESS_KEY", "")
-    if bool(access) != bool(secret):
-        missing = "AWS_SECRET_ACCESS_KEY" if access else "AWS_ACCESS_KEY_ID"
-        raise NoCredentials(endpoint, f"{missing} is not set, its partner is.", remedy=remedy)
-    if access:
-        from botocore.credentials import Credentials
-
-        token = environ.get("AWS_SESSION_TOKEN", "").strip()
-        return Credentials(access.strip(), secret.strip(), token or None)
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        credentials = _session().get_credentials()
-    except (BotoCoreError, ClientError) as error:
-        raise NoCredentials(endpoint, f"AWS credentials could not be had: {error}.", remedy=remedy) from None
-    if credentials is None:
-        raise NoCredentials(
-            endpoint,
-            "No AWS credentials were found (variables, files, container or instance role).",
-            remedy=remedy,
-        )
-    return credentials
-
-
-def _renewed(credentials: "Credentials", endpoint: str) -> "ReadOnlyCredentials":
-    """Valid ones now, from credentials that may have to be asked for again. Raises NoCredentials."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        return credentials.get_frozen_credentials()
-    except (BotoCoreError, ClientError, RuntimeError) as error:  # RuntimeError: the new ones are expired too
-        raise NoCredentials(
-            endpoint,
-            f"AWS credentials expired and could not be renewed: {error}",
-            remedy="Sign in again (e.g. `aws sso login`), or check the role that they come from.",
-        ) from None

@@ -1,9 +1,11 @@
 """Writing to S3 with s3transfer: large files in parts, each proved by the store's own answer."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from botocore.client import BaseClient
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.exceptions import CancelledError
 from s3transfer.manager import TransferConfig, TransferManager
@@ -14,7 +16,7 @@ from headrace.store.crc import CRC32, Crc
 from headrace.store.errors import NotFound, StoreError, Truncated
 from headrace.store.s3 import S3Store
 from headrace.store.s3_client import make_s3_client, store_error
-from headrace.store.s3_errors import BUCKET_NAME_REMEDY
+from headrace.store.s3_error_table import BUCKET_NAME_REMEDY
 from headrace.store.s3_settings import S3Settings
 from headrace.store.upload_plan import LocalFile
 from headrace.store.uploader import CHECKSUM_KEY, FileSums, object_key
@@ -30,17 +32,31 @@ class S3Uploader:
     """See Uploader."""
 
     def __init__(self, destination: ModelSource, settings: S3Settings) -> None:
-        """Raises NoCredentials."""
         self.destination, self._settings = destination, settings
-        self._client = make_s3_client(settings, attempts=_ATTEMPTS, connections=_CONNECTIONS)
-        self._manager = TransferManager(
-            self._client,
-            TransferConfig(
-                multipart_threshold=PART_BYTES,
-                multipart_chunksize=PART_BYTES,
-                max_request_concurrency=_CONNECTIONS,
-            ),
-        )
+        self._lock = threading.Lock()
+        self._made: tuple[BaseClient, TransferManager] | None = None
+
+    def _open(self) -> tuple[BaseClient, TransferManager]:
+        """Made when it is first needed, which is after the listing that may have found the bucket's region."""
+        with self._lock:
+            if self._made is None:
+                client = make_s3_client(
+                    self._settings,
+                    attempts=_ATTEMPTS,
+                    connections=_CONNECTIONS,
+                    bucket=self.destination.bucket,
+                )
+                config = TransferConfig(
+                    multipart_threshold=PART_BYTES,
+                    multipart_chunksize=PART_BYTES,
+                    max_request_concurrency=_CONNECTIONS,
+                )
+                self._made = client, TransferManager(client, config)
+            return self._made
+
+    @property
+    def _client(self) -> BaseClient:
+        return self._open()[0]
 
     @property
     def crc(self) -> Crc | None:
@@ -90,7 +106,7 @@ class S3Uploader:
         """See Uploader.put_file."""
         uri = self.destination.uri_of(file.name)
         with self._typed_errors(uri):
-            self._manager.upload(
+            self._open()[1].upload(
                 str(file.path),
                 self.destination.bucket,
                 self._key(file),
@@ -114,13 +130,16 @@ class S3Uploader:
 
     def abort(self) -> None:
         """See Uploader.abort: s3transfer aborts the multipart uploads."""
-        # As its context manager does; its shutdown(cancel=True) passes its own arguments on in the wrong places.
-        self._manager.__exit__(CancelledError, CancelledError("ended"), None)
+        if self._made is not None:
+            # As its context manager does; its shutdown(cancel=True) passes its own arguments on in the wrong places.
+            self._made[1].__exit__(CancelledError, CancelledError("ended"), None)
 
     def close(self) -> None:
         """See Uploader.close."""
-        self._manager.shutdown()
-        self._client.close()
+        if self._made is not None:
+            client, manager = self._made
+            manager.shutdown()
+            client.close()
 
     @contextmanager
     def _typed_errors(self, uri: str) -> Iterator[None]:

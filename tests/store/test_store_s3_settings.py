@@ -7,7 +7,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 
 from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
-from headrace.store.s3 import S3Connection
+from headrace.store.s3_connection import S3Connection
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKID0123456789", "AWS_SECRET_ACCESS_KEY": "secret-0123456789"}

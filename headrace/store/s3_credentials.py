@@ -1,0 +1,127 @@
+"""Who asks an S3 store: static keys from variables, else botocore's whole chain, which renews them.
+
+The chain: profiles (keys, role_arn with source_profile or credential_source, SSO, `aws login`, credential_process),
+web identity (IRSA), containers (ECS, EKS pod identity), the EC2 instance's role (IMDSv2).
+https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.store.errors import NoCredentials
+from headrace.store.s3_profile import file_paths, new_session
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials, ReadOnlyCredentials
+
+ANONYMOUS_VARIABLES = ("HEADRACE_S3_ANONYMOUS", "RUNAI_STREAMER_S3_UNSIGNED")
+NONE_FOUND = "No AWS credentials were found (variables, files, container or instance role)"
+NONE_REMEDY = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE."
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a kind of credentials is called, and where it comes from."""
+
+    kind: str
+    place: str
+
+
+_ORIGINS = {
+    "explicit": Origin("access key", "AWS_ACCESS_KEY_ID"),
+    "env": Origin("access key", "AWS_ACCESS_KEY_ID"),
+    "shared-credentials-file": Origin("access key", "{credentials}, profile {profile}"),
+    "config-file": Origin("access key", "{config}, profile {profile}"),
+    "assume-role": Origin("assumed role", "role_arn of the profile {profile}"),
+    "assume-role-with-web-identity": Origin("role of a web identity", "{web_identity}"),
+    "sso": Origin("single sign-on", "sso_* of the profile {profile}"),
+    "login": Origin("sign-in of `aws login`", "login_session of the profile {profile}"),
+    "custom-process": Origin("process", "credential_process of the profile {profile}"),
+    "container-role": Origin("container's role", "{container}"),
+    "iam-role": Origin("EC2 instance's role", "instance metadata"),
+    "ec2-credentials-file": Origin("access key", "AWS_CREDENTIAL_FILE"),
+    "boto-config": Origin("access key", "boto's config file"),
+}
+
+
+def find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials | None":
+    """Credentials that renew themselves where they expire; None where there are none at all.
+
+    Raises:
+        NoCredentials: half of a pair, or a provider that is configured and fails.
+    """
+    access, secret = environ.get("AWS_ACCESS_KEY_ID", ""), environ.get("AWS_SECRET_ACCESS_KEY", "")
+    if bool(access) != bool(secret):
+        missing = "AWS_SECRET_ACCESS_KEY" if access else "AWS_ACCESS_KEY_ID"
+        raise NoCredentials(endpoint, f"{missing} is not set, its partner is.", remedy=NONE_REMEDY)
+    if access:
+        from botocore.credentials import Credentials
+
+        token = environ.get("AWS_SESSION_TOKEN", "").strip()
+        return Credentials(access.strip(), secret.strip(), token or None)
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return new_session().get_credentials()
+    except (BotoCoreError, ClientError) as error:
+        raise NoCredentials(
+            endpoint, f"AWS credentials could not be had: {error}.", remedy=NONE_REMEDY
+        ) from None
+    except OSError as error:  # a file or a program that the profile or a variable names
+        raise NoCredentials(
+            endpoint, f"AWS credentials could not be had: {error}.", remedy="Correct the file's name."
+        ) from None
+
+
+def frozen(credentials: "Credentials", endpoint: str) -> "ReadOnlyCredentials":
+    """Access key, secret key and token that are valid now, for one request.
+
+    Raises NoCredentials where they expired and could not be renewed.
+    """
+    if type(credentials).__name__ == "Credentials":  # these never expire: no need for botocore's errors
+        return credentials.get_frozen_credentials()
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return credentials.get_frozen_credentials()
+    except (BotoCoreError, ClientError, OSError, RuntimeError) as error:
+        # RuntimeError: the new ones are expired too
+        raise NoCredentials(
+            endpoint,
+            f"AWS credentials expired and could not be renewed: {error}",
+            remedy="Sign in again (e.g. `aws sso login`), or check the role that they come from.",
+        ) from None
+
+
+def origin_of(credentials: "Credentials", environ: Mapping[str, str]) -> Origin:
+    """What the credentials are and where they come from, for a person."""
+    origin = _ORIGINS.get(credentials.method or "", Origin("credentials", credentials.method or "unknown"))
+    config, shared = file_paths(environ)
+    container = next(
+        (
+            name
+            for name in ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+            if environ.get(name)
+        ),
+        "the profile's credential_source",
+    )
+    web_identity = "AWS_WEB_IDENTITY_TOKEN_FILE"
+    place = origin.place.format(
+        config=config,
+        credentials=shared,
+        container=container,
+        web_identity=web_identity if environ.get(web_identity) else "web_identity_token_file of the profile",
+        profile=environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default",
+    )
+    return Origin(origin.kind, place)
+
+
+def refused_without_credentials(endpoint: str, status: int | None) -> NoCredentials:
+    """The error of a bucket that was asked without credentials, since there are none, and refused."""
+    return NoCredentials(
+        endpoint,
+        f"{NONE_FOUND}, and without any the bucket does not answer.",
+        remedy=NONE_REMEDY,
+        status=status,
+    )

@@ -1,0 +1,50 @@
+"""S3's settings for a person: what is used, and where each came from."""
+
+from headrace.store.connect import endpoint_of
+from headrace.store.described import Setting, masked
+from headrace.store.errors import NoCredentials
+from headrace.store.s3_credentials import NONE_FOUND, origin_of
+from headrace.store.s3_settings import S3Settings
+
+
+def describe_s3(settings: S3Settings, bucket: str) -> tuple[Setting, ...]:
+    """Endpoint, addressing, region, principal, trust and what else is set. May look for credentials."""
+    origins, address = settings.origins, settings.address_of(bucket)
+    arn, found = bucket.startswith("arn:"), settings.found_region(bucket)
+    style = origins["addressing"]
+    if arn or (address.path != "/") != settings.path_style:
+        style = "the access point's ARN" if arn else "the bucket's name, which fits into no host's"
+    region = (
+        "the access point's ARN" if arn else "found out: the store names it" if found else origins["region"]
+    )
+    settings_ = [
+        Setting("endpoint", address.endpoint_url, origins["endpoint"]),
+        Setting("addressing", address.addressing, style),
+        Setting("region", address.region, region),
+        _principal(settings),
+    ]
+    if settings.request_payer:
+        settings_.append(Setting("request payer", settings.request_payer, origins["request_payer"]))
+    endpoint = endpoint_of(address.origin, settings.trust)
+    if endpoint.scheme == "https":
+        trust = settings.trust
+        authorities = "NONE: any certificate is taken" if trust.insecure else trust.authorities
+        settings_.append(Setting("authorities", authorities, origins["ca_bundle"]))
+        if trust.client_certificate:
+            settings_.append(Setting("client certificate", trust.client_certificate, "HEADRACE_CLIENT_CERT"))
+    if endpoint.proxy is not None:
+        settings_.append(Setting("proxy", endpoint.proxy.url, "the environment"))
+    return tuple(settings_)
+
+
+def _principal(settings: S3Settings) -> Setting:
+    if settings.anonymous:
+        return Setting("principal", "nobody", settings.origins["anonymous"])
+    try:
+        if (signer := settings.signer()) is None:
+            return Setting("principal", "nobody", f"{NONE_FOUND}")
+        origin = origin_of(settings.credentials(), settings.environ)
+    except NoCredentials as error:
+        return Setting("principal", "unknown", error.cause)
+    temporary = ", temporary" if signer.token else ""
+    return Setting("principal", f"{origin.kind} {masked(signer.access_key)}{temporary}", origin.place)
