@@ -83,6 +83,8 @@ def error_of_azure_response(
         return answer.made(BadEndpoint, "The endpoint wants TLS, and was asked in plain HTTP.", remedy)
     if status in (429, 503) or code == "ServerBusy":
         return _waiting(answer.made(Throttled, "The store asks to slow down."), head)
+    if code == "Md5Mismatch":
+        return answer.made(TransientError, "What arrived at the store is not what was sent.")
     if status == 408 or (status >= 500 and status != 501):
         return _waiting(answer.made(TransientError, f"The store failed{answer.message}"), head)
     is_refusal = status in (401, 403) or code in _STRANGERS or code == "KeyBasedAuthenticationNotPermitted"

@@ -162,6 +162,7 @@ def test_a_clock_that_is_off_is_called_out(server: ScriptedAzure, off_s: int, wo
         ("InvalidResourceName", 400, NotFound, "takes it for no name"),
         ("AccountRequiresHttps", 400, BadEndpoint, "Write https://"),
         ("BlobArchived", 409, Unsupported, "archive tier"),
+        ("Md5Mismatch", 400, TransientError, "not what was sent"),
         ("InvalidHeaderValue", 400, Unsupported, "refuses the request: Scripted."),
     ],
 )
