@@ -1,6 +1,7 @@
 """One HTTP/1.1 connection: heads by h11, bodies received straight into the caller's memory."""
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -51,6 +52,7 @@ class HttpConnection:
         self.endpoint = endpoint
         self._stall_timeout_s = stall_timeout_s
         self._socket: socket.socket | None = None
+        self._owner = 0  # the process that opened it
         self._lock = threading.Lock()
         self._aborted = False
         self._parser: h11.Connection | None = None
@@ -95,8 +97,9 @@ class HttpConnection:
                 headers = [*headers, ("Proxy-Authorization", proxy.authorization)]
         if body is not None:
             headers = [*headers, ("Content-Length", str(len(body)))]
-        if self._left != 0 or (self._socket is not None and not _is_quiet(self._socket)):
-            self.close()  # the last body was not read to its end, or something came after it
+        # A process that was forked shares its parent's sockets: two that ask through one mix up the answers.
+        if self._left != 0 or self._is_another_process() or not _is_quiet(self._socket):
+            self.close()  # or the last body was not read to its end, or something came after it
         kept = self._socket is not None
         try:
             return self._exchange(method, target, headers, body)
@@ -209,7 +212,7 @@ class HttpConnection:
         """End whatever is under way in another thread; later requests fail."""
         with self._lock:
             self._aborted = True
-            if self._socket is not None:
+            if self._socket is not None and not self._is_another_process():
                 _shut_down(self._socket)
 
     def close(self) -> None:
@@ -219,6 +222,9 @@ class HttpConnection:
                 self._socket.close()
                 self._socket = None
         self._left, self._early = 0, b""
+
+    def _is_another_process(self) -> bool:
+        return self._socket is not None and self._owner != os.getpid()
 
     def _finish(self) -> None:
         # Bytes beyond the body's end belong to nothing that was asked for.
@@ -242,7 +248,7 @@ class HttpConnection:
     def _register(self, connection: socket.socket) -> None:
         """Make a socket known to `abort`."""
         with self._lock:
-            self._socket = connection
+            self._socket, self._owner = connection, os.getpid()
             aborted = self._aborted
         if aborted:
             raise TransientError(self.endpoint.url, "The read was cancelled.")
@@ -291,8 +297,10 @@ def _read_head(parser: h11.Connection, connection: socket.socket) -> h11.Respons
             return event
 
 
-def _is_quiet(connection: socket.socket) -> bool:
+def _is_quiet(connection: socket.socket | None) -> bool:
     """Whether the other end has neither closed a kept connection nor sent what nobody asked for."""
+    if connection is None:
+        return True
     poller = select.poll()
     poller.register(connection, select.POLLIN)
     return not poller.poll(0)
