@@ -173,6 +173,10 @@ def open_store(source: ModelSource) -> Store:
         from headrace.store.azure_settings import resolve_azure_settings
 
         return AzureStore(source, resolve_azure_settings(source))
+    if source.scheme == "hf":
+        from headrace.store.hub_open import open_hub
+
+        return open_hub(source)
     from headrace.store.s3 import S3Store
     from headrace.store.s3_settings import resolve_s3_settings
 
