@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.errors import HeadraceError
 from headrace.source.uri import ModelSource
 from headrace.store.base import Store, open_store
 
@@ -22,6 +23,10 @@ _VARIABLES = {
 }
 
 
+class BadCredentials(HeadraceError):
+    """Credentials in a form that cannot be understood."""
+
+
 @dataclass(frozen=True, slots=True)
 class S3Credentials:
     """Run:ai's fields. What is None comes from the environment; a key pair brings its own session token, or none."""
@@ -34,9 +39,12 @@ class S3Credentials:
 
 
 def environment_with(credentials: object | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment as the resolver is to see it, with the fields of any object that has them put over it."""
+    """The environment as the resolver is to see it, with the fields of any object that has them put over it.
+
+    Raises BadCredentials for an object without these fields, and for a field that is no text.
+    """
     result = dict(environ)
-    given = {name: value for name in _VARIABLES if (value := getattr(credentials, name, None))}
+    given = _fields_of(credentials)
     if "access_key_id" in given or "secret_access_key" in given:
         # A key pair is one whole: nothing of another principal is mixed in.
         for name in ("access_key_id", "secret_access_key", "session_token"):
@@ -46,8 +54,30 @@ def environment_with(credentials: object | None, environ: Mapping[str, str] = os
     for name, value in given.items():
         for variable in _VARIABLES[name]:
             result.pop(variable, None)
-        result[_VARIABLES[name][0]] = str(value)
+        result[_VARIABLES[name][0]] = value
     return result
+
+
+def _fields_of(credentials: object | None) -> dict[str, str]:
+    """The fields that are given. What is refused is never shown: it may be the secret."""
+    if credentials is None:
+        return {}
+    if not any(hasattr(credentials, name) for name in _VARIABLES):
+        raise BadCredentials(
+            f"s3_credentials is a {type(credentials).__name__}, which has none of the fields of credentials.",
+            remedy=f"Give headrace.S3Credentials({', '.join(f'{name}=…' for name in _VARIABLES)}).",
+        )
+    given: dict[str, str] = {}
+    for name in _VARIABLES:
+        value = getattr(credentials, name, None)
+        if value is not None and not isinstance(value, str):
+            raise BadCredentials(
+                f"{name} in s3_credentials is a {type(value).__name__}, which is no text.",
+                remedy="Give the text itself, or None for what the environment says.",
+            )
+        if value:
+            given[name] = value
+    return given
 
 
 class Places:

@@ -57,6 +57,7 @@ class Crew:
         tasks: by the number of the worker that has it.
         seconds: second connections that nobody has begun yet; `helping`: how many have begun.
         rates: bytes a second of the latest complete chunks, each by one connection.
+        abandoned: nobody waits for it any more.
     """
 
     ledger: Ledger
@@ -82,6 +83,7 @@ class Crew:
     helping: int = 0
     active: int = 0
     idle: int = 0
+    abandoned: bool = False
 
     def __post_init__(self) -> None:
         self.work = threading.Condition(self.ledger.lock)

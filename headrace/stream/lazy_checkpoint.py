@@ -10,6 +10,7 @@ from typing import Any, Self
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Target
+from headrace.stream.arguments import path_text
 from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.indexing import Index, Ranges, Region, region_of
 from headrace.stream.load import open_whole_model
@@ -40,7 +41,7 @@ def open_checkpoint(
         HeadraceError: of every kind that names, stores and headers can cause.
     """
     check_framework(framework)
-    return LazyCheckpoint(open_whole_model(os.fspath(path), s3_credentials), framework)
+    return LazyCheckpoint(open_whole_model(path_text(path), s3_credentials), framework)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

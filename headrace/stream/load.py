@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from headrace.errors import HeadraceError
+from headrace.stream.arguments import path_text
 from headrace.stream.header import Shard
 from headrace.stream.opening import Opened, open_model, versions_of
 from headrace.stream.tensor_stream import LoadOptions, TensorStream, telling
@@ -25,7 +26,7 @@ class CannotRestart(HeadraceError):
 @overload
 def load_file(
     path: str | os.PathLike[str],
-    device: "str | torch.device" = "cpu",
+    device: "str | int | torch.device | None" = "cpu",
     *,
     s3_credentials: object | None = None,
     is_distributed: bool = False,
@@ -36,7 +37,7 @@ def load_file(
 @overload
 def load_file(
     path: str | os.PathLike[str],
-    device: "str | torch.device" = "cpu",
+    device: "str | int | torch.device | None" = "cpu",
     *,
     s3_credentials: object | None = None,
     is_distributed: bool = False,
@@ -46,7 +47,7 @@ def load_file(
 ) -> "dict[str, torch.Tensor]": ...
 def load_file(
     path: str | os.PathLike[str],
-    device: "str | torch.device" = "cpu",
+    device: "str | int | torch.device | None" = "cpu",
     *,
     s3_credentials: object | None = None,
     is_distributed: bool = False,
@@ -71,7 +72,7 @@ def load_file(
         CannotRestart: restart_on_change and is_distributed.
         HeadraceError: of every kind that names, stores, headers, the selection or a lack of memory cause.
     """
-    name = os.fspath(path)
+    name = path_text(path)
 
     def load() -> dict[str, Any]:
         return _load(name, device, s3_credentials, is_distributed, framework, options)
@@ -90,7 +91,7 @@ def load_file(
 
 def _load(
     path: str,
-    device: "str | torch.device",
+    device: "str | int | torch.device | None",
     s3_credentials: object | None,
     is_distributed: bool,
     framework: Framework,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace.store.errors import Unsupported
 from headrace.store.mapped import map_object
+from headrace.stream.arguments import path_text
 from headrace.stream.header import DTYPE_BITS
 from headrace.stream.load import open_whole_model
 from headrace.stream.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
@@ -47,7 +48,7 @@ def map_file(path: str | os.PathLike[str], *, framework: Framework = "pt") -> di
     import numpy as np
 
     check_framework(framework)
-    opened = open_whole_model(os.fspath(path), None)
+    opened = open_whole_model(path_text(path), None)
     opened.close()
     source = opened.store.source
     if source.scheme != "file":

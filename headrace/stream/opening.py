@@ -1,5 +1,6 @@
 """Opening what is to be streamed: from names to proved headers, before anything is allocated."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -110,13 +111,13 @@ def _shard_of(store: Store, found: Found) -> Shard:
 def open_model(path: str, credentials: object | None) -> Opened:
     """One safetensors object, or the weights of a folder: those that its index names, or the set that is there.
 
-    What ends in .safetensors is an object's name, everything else a folder's.
+    What ends in .safetensors is an object's name, and so is any local file's; everything else is a folder's.
 
     Raises:
         BadModelFiles: the folder holds no weights, or not all, or the index does not fit them.
         HeadraceError: as open_objects.
     """
-    if path.partition("?")[0].lower().endswith(SAFETENSORS_SUFFIX):
+    if _names_object(path):
         return open_objects([path], credentials)
     store = Places(credentials).open(parse_source(path))
     listing = list_model(store)
@@ -129,9 +130,18 @@ def open_model(path: str, credentials: object | None) -> Opened:
     return Opened(store, shards, tuple(pool.take_readers()))
 
 
+def _names_object(path: str) -> bool:
+    if path.lower().startswith(("http://", "https://")):
+        path = path.partition("?")[0]  # elsewhere it is a letter like others
+    if path.lower().endswith(SAFETENSORS_SUFFIX):
+        return True
+    # Hubs' caches name files by their content.
+    return "://" not in path and os.path.isfile(os.path.expanduser(path))  # noqa: PTH111, PTH113
+
+
 def versions_of(path: str, credentials: object | None) -> object:
     """What is there now under a name that open_model takes, to be compared. Raises StoreError."""
-    if path.partition("?")[0].lower().endswith(SAFETENSORS_SUFFIX):
+    if _names_object(path):
         source, name = parse_object(path)
         return _look_up(Places(credentials).open(source), name, 8).item
     return list_model(Places(credentials).open(parse_source(path)))

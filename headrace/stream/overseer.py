@@ -5,7 +5,7 @@ import threading
 from headrace.store.errors import TransientError
 from headrace.stream.crew import Crew, Worker, end, interrupt, missing_workers, new_target, under_way
 from headrace.stream.fetch import work
-from headrace.stream.ledger import DeadlineExceeded
+from headrace.stream.ledger import Cancelled, DeadlineExceeded
 from headrace.stream.rate import far_too_slow, median
 from headrace.stream.tail import EXTRA_SHARE, Running, worth_a_second
 from headrace.stream.tasks import Read, Second
@@ -32,6 +32,9 @@ class Overseer:
             while not ledger.over.wait(self._next_s()):
                 with ledger.lock:
                     if ledger.over.is_set():
+                        break
+                    if self._crew.abandoned:
+                        end(self._crew, Cancelled())
                         break
                     now = ledger.clock()
                     self._keep_deadline(now)

@@ -234,6 +234,11 @@ def _plain_names(parallel: TensorParallel | None) -> list[str]:
 
 
 def _check_ranks(parallel: TensorParallel) -> None:
+    if any(type(value) is not int for value in (parallel.rank, parallel.size)):
+        raise BadSlice(
+            f"rank={parallel.rank!r:.80} and size={parallel.size!r:.80} have to be whole numbers.",
+            remedy='Write int(os.environ["RANK"]) where they come from the environment.',
+        )
     if parallel.size < 1 or not 0 <= parallel.rank < parallel.size:
         raise BadSlice(
             f"There is no rank {parallel.rank} of {parallel.size}.", remedy="Ranks count from 0 to size - 1."

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from headrace.errors import HeadraceError
+from headrace.stream.arguments import path_texts
 from headrace.stream.indexing import Index
 from headrace.stream.opening import open_objects
 from headrace.stream.progress import Progress
 from headrace.stream.select import SelectedTensor, TensorParallel
+from headrace.stream.tensor_stream import StreamerMisused as StreamerMisused
 from headrace.stream.tensor_stream import StreamOptions, TensorStream, telling
 from headrace.stream.tensors import Framework
 from headrace.stream.verify_mode import VerifyMode
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from headrace.stream.verify import Verified
-
-
-class StreamerMisused(HeadraceError):
-    """Calls in an order that means nothing."""
 
 
 class SafetensorsStreamer:
@@ -49,7 +46,7 @@ class SafetensorsStreamer:
         self,
         path: str | os.PathLike[str],
         s3_credentials: object | None = None,
-        device: "str | torch.device | None" = "cpu",
+        device: "str | int | torch.device | None" = "cpu",
         is_distributed: bool = False,
         **options: Unpack[StreamOptions],
     ) -> None:
@@ -60,7 +57,7 @@ class SafetensorsStreamer:
         self,
         paths: Iterable[str | os.PathLike[str]],
         s3_credentials: object | None = None,
-        device: "str | torch.device | None" = "cpu",
+        device: "str | int | torch.device | None" = "cpu",
         is_distributed: bool = False,
         *,
         framework: Framework = "pt",
@@ -109,10 +106,10 @@ class SafetensorsStreamer:
             )
         self._end_stream()
         with telling(is_distributed):
-            opened = open_objects([os.fspath(path) for path in paths], s3_credentials)
+            opened = open_objects(path_texts(paths), s3_credentials)
         self._stream = TensorStream(
             opened,
-            device or "cpu",
+            device,
             is_distributed=is_distributed,
             framework=framework,
             names=names,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.stream.arena import Arena
+from headrace.stream.ledger import Cancelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,7 @@ class TensorMemory:
     def __init__(self, sizes_bytes: Sequence[int]) -> None:
         self._sizes = sizes_bytes
         self._made: dict[int, npt.NDArray[np.uint8] | None] = {}  # None: it was taken
+        self._dropped = False
 
     def view(self, number: int) -> memoryview:
         """The buffer's bytes, for whoever fills them."""
@@ -48,11 +50,17 @@ class TensorMemory:
         return made.data
 
     def take(self, number: int) -> "npt.NDArray[np.uint8]":
-        """The buffer, which from here on is the caller's alone; an empty one was never filled."""
+        """The buffer, which from here on is the caller's alone; an empty one was never filled.
+
+        Raises Cancelled where it was dropped.
+        """
         made = self._made.get(number)
+        if made is None and self._dropped:
+            raise Cancelled
         self._made[number] = None
         return made if made is not None else allocate(self._sizes[number])
 
     def drop(self) -> None:
         """Let go of all that was not taken."""
+        self._dropped = True
         self._made.clear()

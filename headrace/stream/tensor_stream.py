@@ -3,10 +3,12 @@
 import contextlib
 import logging
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from headrace.errors import HeadraceError
+from headrace.stream.arguments import device_text, texts
 from headrace.stream.indexing import Index
 from headrace.stream.memory_limit import MemoryGate, fit_chunks, limit_bytes
 from headrace.stream.memory_room import WORKING_BYTES, check_room, memory_room
@@ -15,7 +17,14 @@ from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
 from headrace.stream.progress import Progress
 from headrace.stream.select import Selection, TensorParallel, select
 from headrace.stream.tensor_memory import TensorMemory
-from headrace.stream.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
+from headrace.stream.tensors import (
+    Framework,
+    as_array,
+    as_tensor,
+    check_device,
+    check_dtypes,
+    check_framework,
+)
 from headrace.stream.transfer import Cancelled, Transfer
 from headrace.stream.variables import (
     LEAST_CHUNK_BYTES,
@@ -61,6 +70,10 @@ class StreamOptions(LoadOptions, total=False):
     framework: Framework
 
 
+class StreamerMisused(HeadraceError):
+    """Calls in an order that means nothing."""
+
+
 class TensorStream:
     """Reading has begun when it is made. Belongs to one thread.
 
@@ -74,7 +87,7 @@ class TensorStream:
     def __init__(
         self,
         opened: Opened,
-        device: "str | torch.device" = "cpu",
+        device: "str | int | torch.device | None" = "cpu",
         *,
         is_distributed: bool = False,
         keeps_all: bool = False,
@@ -99,7 +112,7 @@ class TensorStream:
         Raises:
             HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
         """
-        self._device, self._framework = str(device or "cpu"), framework
+        self._device, self._framework = device_text(device), framework
         self._verifier: BlockVerifier | None = None
         try:
             with telling(is_distributed):
@@ -109,14 +122,15 @@ class TensorStream:
                 chunk_bytes = (
                     check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
                 )
-                check_positive(rate_limit_mb_s, "rate_limit_mb_s")
-                check_positive(deadline_s, "deadline_s")
+                rate_limit_mb_s = check_positive(rate_limit_mb_s, "rate_limit_mb_s")
+                deadline_s = check_positive(deadline_s, "deadline_s")
+                names = texts(names, "names") if names is not None else None
                 self.selection = select(
                     opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
                 )
-                self._dtypes_checked = False
+                self._torch_checked = False
                 if "torch" in sys.modules:  # else its import is left for when bytes are on their way
-                    self._check_dtypes()
+                    self._check_torch()
                 limit = _check_memory(
                     self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
                 )
@@ -147,6 +161,8 @@ class TensorStream:
                     rate_limit_mb_s=rate_limit_mb_s,
                     **options,
                 )
+                # Whoever forgets it, open, would leave threads that wait for room for ever.
+                weakref.finalize(self, self._transfer.abandon).atexit = False
         except BaseException:
             opened.close()
             if self._verifier is not None:
@@ -174,11 +190,12 @@ class TensorStream:
             **options,
         )
 
-    def _check_dtypes(self) -> None:
-        if self._dtypes_checked:
+    def _check_torch(self) -> None:
+        if self._torch_checked:
             return
+        check_device(self._device)
         check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
-        self._dtypes_checked = True
+        self._torch_checked = True
 
     @property
     def complete(self) -> bool:
@@ -189,15 +206,22 @@ class TensorStream:
         """(name, tensor) as they complete, each once. A second iterator goes on where the first stopped.
 
         Raises:
-            BadFramework: torch lacks a dtype; before the first tensor.
+            BadFramework: torch lacks a dtype or the device; before the first tensor.
+            StreamerMisused: it was closed before the last.
             StoreError: what ended the transfer.
         """
-        self._check_dtypes()
+        self._check_torch()
         if self._finished is None:
             self._finished = self._transfer.finished_groups()
-        for number in self._finished:
-            # No local name holds the tensor while the caller has it: dropped there, it is gone.
-            yield self.selection.tensors[number].name, self._take(number)
+        try:
+            for number in self._finished:
+                # No local name holds the tensor while the caller has it: dropped there, it is gone.
+                yield self.selection.tensors[number].name, self._take(number)
+        except Cancelled:
+            raise StreamerMisused(
+                f"The streamer was closed when {self.taken:,} of {len(self.selection.tensors):,} tensors were taken.",
+                remedy="Take them all before the with-block ends, or before close().",
+            ) from None
 
     def _take(self, number: int) -> Any:
         selected = self.selection.tensors[number]

@@ -55,6 +55,23 @@ def check_framework(framework: str, device: str = "cpu") -> None:
         )
 
 
+def check_device(device: str) -> None:
+    """Prove that tensors can be on the device; imports torch for another than "cpu". Raises BadFramework."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    # What torch raises where a device is unknown, not built in or not there: RuntimeError, AssertionError, ImportError …
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0].rstrip(".")
+        raise BadFramework(
+            f"Tensors cannot be on device {device!r}: {why[:300]}.",
+            remedy='Use device="cpu", or a device that torch has on this machine.',
+        ) from None
+
+
 def check_dtypes(framework: Framework, tensors: Iterable[tuple[str, str]]) -> None:
     """Prove that all (name, dtype) can be given; imports torch for "pt". Raises BadFramework, naming a tensor."""
     if framework == "numpy":

@@ -132,3 +132,7 @@ class Transfer:
     def cancel(self) -> None:
         """End all reads and connections; who waits gets Cancelled."""
         end(self._crew, Cancelled())
+
+    def abandon(self) -> None:
+        """Cancel it soon. Takes no lock, so that whatever thread collects garbage may call it."""
+        self._crew.abandoned = True

@@ -1,9 +1,12 @@
 """Run:ai Model Streamer's variables, with the meaning that they have there. A bad value is refused by name."""
 
+import math
+import operator
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import SupportsFloat, SupportsIndex
 
 from headrace.errors import HeadraceError
 
@@ -42,20 +45,30 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> StreamSettings:
     )
 
 
-def check_least(value: int | None, least: int, name: str) -> int | None:
-    """The value. Raises BadSetting, with the setting's name, where it is no whole number or less than `least`."""
+def check_least(value: SupportsIndex | None, least: int, name: str) -> int | None:
+    """The value as Python's own number. Raises BadSetting, with the setting's name, where it is no whole number (numpy's
+    are) or less than `least`."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    number = (
+        operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    )
+    if number is None or number < least:
         raise BadSetting(f"{name} is {value!r:.80}.", remedy=f"Set it to a whole number of at least {least}.")
-    return value
+    return number
 
 
-def check_positive(value: float | None, name: str) -> None:
-    """Raise BadSetting, with the setting's name, for what is no number above 0."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
-        return
-    raise BadSetting(f"{name} is {value!r:.80}.", remedy="Set it to a number above 0.")
+def check_positive(value: SupportsFloat | None, name: str) -> float | None:
+    """The value as Python's own number; None too for an infinite one, which limits nothing.
+
+    Raises BadSetting, with the setting's name, for what is no number above 0.
+    """
+    if value is None:
+        return None
+    number = float(value) if isinstance(value, SupportsFloat) and not isinstance(value, bool) else 0.0
+    if not number > 0:
+        raise BadSetting(f"{name} is {value!r:.80}.", remedy="Set it to a number above 0.")
+    return None if math.isinf(number) else number
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

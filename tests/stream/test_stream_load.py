@@ -117,6 +117,21 @@ def test_any_legal_file_is_loaded_as_the_reference_loads_it(
     assert [name for name in theirs if not same(ours[name], theirs[name])] == []
 
 
+def test_a_local_file_is_one_object_whatever_it_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "b2c0f1"  # as a hub's cache names it
+    path.write_bytes(file_of({"a": content("U8", (4,))}))
+    assert load_file(path).keys() == load_file(str(path)).keys() == {"a"}
+
+
+def test_a_question_mark_in_a_key_or_a_files_name_is_a_letter(tmp_path: Path, server: FaultServer) -> None:
+    name = "a?b#c.safetensors"
+    path = tmp_path / name
+    path.write_bytes(file_of({"a": content("U8", (4,))}))
+    assert load_file(path).keys() == {"a"}
+    uri = put(server, name, {"b": content("U8", (4,))})
+    assert load_file(uri, s3_credentials=credentials_of(server)).keys() == {"b"}
+
+
 def test_the_order_is_that_of_the_file_or_of_the_names(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(file_of(EVERY_KIND))

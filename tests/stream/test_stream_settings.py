@@ -7,7 +7,7 @@ import pytest
 
 from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
-from headrace.stream.credentials import Places, S3Credentials, environment_with
+from headrace.stream.credentials import BadCredentials, Places, S3Credentials, environment_with
 from headrace.stream.variables import BadSetting, StreamSettings, check_positive, read_settings
 
 NAMES = ("RUNAI_STREAMER_CONCURRENCY", "RUNAI_STREAMER_CHUNK_BYTESIZE", "RUNAI_STREAMER_MEMORY_LIMIT")
@@ -101,3 +101,29 @@ def test_all_buckets_of_one_call_share_one_resolver() -> None:
     stores = [places.open(parse_source(f"s3://{bucket}/model")) for bucket in ("one", "two")]
     assert all(isinstance(store, S3Store) for store in stores)
     assert stores[0].settings is stores[1].settings  # type: ignore[attr-defined]
+
+
+class _Hidden:
+    def __str__(self) -> str:
+        return "**********"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"access_key_id": "ours", "secret_access_key": "our secret"}, ("ours", "our secret"), "our secret"],
+)
+def test_credentials_without_the_fields_are_refused_and_not_replaced_by_the_environments(
+    given: object,
+) -> None:
+    with pytest.raises(
+        BadCredentials, match=rf"is a {type(given).__name__}.*S3Credentials\(access_key_id="
+    ) as caught:
+        environment_with(given, ENVIRONMENT)
+    assert "our secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", [b"our secret", 5, _Hidden()])
+def test_a_field_that_is_no_text_is_refused_without_being_shown(secret: Any) -> None:
+    with pytest.raises(BadCredentials, match="secret_access_key in s3_credentials is a ") as caught:
+        environment_with(S3Credentials("ours", secret), ENVIRONMENT)
+    assert "our secret" not in str(caught.value)

@@ -267,6 +267,41 @@ def test_tensors_without_files_and_files_after_the_end_are_refused(server: Fault
     assert server.log == []
 
 
+@pytest.mark.parametrize("arrived", [False, True])
+def test_going_on_after_the_end_is_an_error_and_not_memory_that_was_given_up(
+    server: FaultServer, arrived: bool
+) -> None:
+    path = put(server, "model.safetensors", {f"t{at}": content("U8", (5000,), at) for at in range(3)})
+    server.play(faults.honest, faults.honest, *([] if arrived else [faults.stall(1000)]))
+    streamer = SafetensorsStreamer()
+    streamer.stream_file(path, credentials_of(server), framework="numpy", concurrency=1, chunk_bytes=5000)
+    tensors = streamer.get_tensors()
+    next(tensors)
+    if arrived:
+        while (progress := streamer.progress()) is not None and progress.bytes_done < progress.bytes_total:
+            pass
+    streamer.close()
+    with pytest.raises(StreamerMisused, match="closed when 1 of 3 tensors were taken"):
+        next(tensors)
+
+
+def test_a_streamer_that_is_forgotten_ends_its_threads(server: FaultServer) -> None:
+    path = put(server, "model.safetensors", {f"t{at}": content("U8", (5000,), at) for at in range(6)})
+    before = set(threading.enumerate())
+
+    def forget() -> list[threading.Thread]:
+        streamer = SafetensorsStreamer()
+        streamer.stream_file(path, credentials_of(server), memory_limit=5000)  # the next waits for room
+        next(streamer.get_tensors())
+        return [t for t in set(threading.enumerate()) - before if t.name.startswith("fetch")]
+
+    threads = forget()
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert [t.name for t in threads if t.is_alive()] == []
+
+
 def test_no_files_and_files_without_tensors_give_nothing(server: FaultServer) -> None:
     empty = put(server, "none.safetensors", {}, metadata={"only": "metadata"})
     with SafetensorsStreamer() as streamer:
