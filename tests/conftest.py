@@ -34,6 +34,9 @@ _CLOUDS = (
     "AZURE_",
     "IDENTITY_",
     "MSI_",
+    "HF_",
+    "HUGGING",
+    "TRANSFORMERS_OFFLINE",
 )
 
 use_profile()  # before the tests are imported, whose settings build on it
@@ -60,6 +63,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("CLOUDSDK_CONFIG", str(nowhere))
         patch.setenv("NO_GCE_CHECK", "true")
         patch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")  # asks nothing of the machine
+        patch.setenv("HF_HOME", str(nowhere))  # nobody's token
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("headrace-cache")))
         yield
 

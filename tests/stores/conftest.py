@@ -9,6 +9,7 @@ from headrace.cli.main import main
 from tests.stores.azurite import azurite_place, azurite_tls_place
 from tests.stores.fake_gcs import fake_gcs_place, fake_gcs_tls_place
 from tests.stores.folder import folder_place, web_place
+from tests.stores.hub import hub_place, hub_tls_place
 from tests.stores.place import Place, Pushed
 from tests.stores.real import named, real_s3_place
 from tests.stores.real_azure import real_azure_place
@@ -26,6 +27,8 @@ PLACES = [
     fake_gcs_tls_place,
     azurite_place,
     azurite_tls_place,
+    hub_place,
+    hub_tls_place,
 ]
 # Real clouds are asked only where somebody names a bucket for it.
 REAL = {
