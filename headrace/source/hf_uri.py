@@ -40,6 +40,11 @@ def hub_place(rest: str, text: str) -> HubPlace:
     parts = rest.removeprefix("models/").split("/", 2)
     if parts[0] in _OTHER_KINDS:
         raise BadSource(f"{text!r:.300} names one of the hub's {parts[0]}, not a model.", remedy=_REMEDY)
+    if "@" in parts[0]:  # it may be a token: nothing is repeated
+        raise BadSource(
+            "What stands before an @ in the URI is no repository of the hub, by its owner and name.",
+            remedy=_REMEDY + " A token goes into HF_TOKEN.",
+        )
     name, at, begun = (parts[1] if len(parts) > 1 else "").partition("@")
     repository = f"{parts[0]}/{name}"
     if not _is_repository(repository):

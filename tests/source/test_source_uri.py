@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.source.hf_uri import plain_hub_name
 from headrace.source.uri import BadSource, ModelSource, parse_object, parse_source
 from tests.profiles import examples
 
@@ -34,11 +35,11 @@ def test_any_text_is_a_source_or_refused_and_nothing_else(text: str) -> None:
     except BadSource as error:
         str(error).encode()
         return
-    assert source.scheme == "s3" or Path(source.prefix).is_dir()
+    assert source.scheme == "s3" or plain_hub_name(text) or Path(source.prefix).is_dir()
 
 
 @SEEDED
-@given(st.sampled_from(["az", "abfs", "hf", "ftp", "minio", "s3a"]), st.text(max_size=20))
+@given(st.sampled_from(["ftp", "minio", "s3a"]), st.text(max_size=20))
 def test_a_uri_of_another_scheme_never_becomes_a_folder_or_a_hub_name(scheme: str, rest: str) -> None:
     with pytest.raises(BadSource) as caught:
         parse_source(f"{scheme}://{rest}")
@@ -46,9 +47,15 @@ def test_a_uri_of_another_scheme_never_becomes_a_folder_or_a_hub_name(scheme: st
     assert "s3://" in caught.value.remedy
 
 
-def test_a_scheme_that_is_planned_says_not_yet() -> None:
-    with pytest.raises(BadSource, match=r"hf:// \(the Hugging Face hub\) is not supported yet"):
-        parse_source("hf://bucket/model")
+@SEEDED
+@given(st.sampled_from(["s3", "gs", "az", "hf"]), st.text(max_size=20))
+def test_a_uri_stays_with_its_scheme_or_is_refused(scheme: str, rest: str) -> None:
+    try:
+        source = parse_source(f"{scheme}://{rest}")
+    except BadSource as error:
+        str(error).encode()
+        return
+    assert source.scheme == scheme
 
 
 @pytest.mark.parametrize("text", ["s3://bucket", "s3://bucket/", "s3://bucket//"])
@@ -133,11 +140,6 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_looked_at_is_refused(text: str) -> None:
     with pytest.raises(BadSource):
         parse_source(text)
-
-
-def test_a_hub_name_is_told_that_hubs_are_not_supported_yet() -> None:
-    with pytest.raises(BadSource, match="hub are not supported yet"):
-        parse_source("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 # ---- web servers
