@@ -8,6 +8,7 @@ from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
 from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.azure_connection import AzureConnection
+from headrace.store.azure_described import describe_azure
 from headrace.store.azure_listing import BlobPage, NotABlobListing, parse_blob_page
 from headrace.store.azure_settings import AzureSettings
 from headrace.store.base import Found, Target, refuse_odd_name
@@ -24,7 +25,7 @@ from headrace.store.versions import is_weak, warn_of_weak_versions
 # Names of metadata are identifiers: no dashes.
 SHA256_HEADER = "x-ms-meta-headrace_sha256"
 CRC_HEADER = "x-ms-meta-headrace_crc64nvme"
-_MAX_LIST_BYTES = 16 << 20
+_MAX_LIST_BYTES = 64 << 20  # names take up to 4 KiB each
 _MAX_OBJECTS = 100_000
 _MAX_PAGES = 1_000
 _PAGE_OBJECTS = 5_000  # the most that the service gives
@@ -57,15 +58,7 @@ class AzureStore:
 
     def describe(self) -> tuple[Setting, ...]:
         """See Described.describe."""
-        endpoint, principal = self.settings.endpoint, self.settings.principal
-        addressing = "the account in the path" if endpoint.path else "the account in the host's name"
-        return (
-            Setting("endpoint", endpoint.url, endpoint.named_by),
-            Setting("account", endpoint.account, endpoint.named_by),
-            Setting("addressing", addressing, "found out"),
-            Setting("principal", principal.shown, principal.origin),
-            Setting("ca_bundle", self.settings.trust.authorities, self.settings.trust.ca_variable),
-        )
+        return describe_azure(self.settings)
 
     def list(self) -> Listing:
         """What lies directly under the prefix.

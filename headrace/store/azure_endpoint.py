@@ -80,10 +80,18 @@ def find_blob_endpoint(
     )
 
 
+def account_of(connection: ConnectionString | None, environ: Mapping[str, str]) -> str:
+    """The account that the environment is about, whatever the URI names; "" where it says none. Raises BadEndpoint."""
+    names = (*ENDPOINT_VARIABLES, *ACCOUNT_VARIABLES)
+    if connection is None and not any(environ.get(name, "").strip() for name in names):
+        return ""
+    return find_blob_endpoint("", connection, environ, "").account
+
+
 def _of_host(host: str, named: list[str], uri: str) -> BlobEndpoint:
     account = _account_of(host)
     for endpoint in named:  # it says scheme and port too
-        if urlsplit(endpoint).hostname == host:
+        if _host_of(endpoint) == host:
             return _checked(endpoint, "the URI", account)
     if not any(host.endswith("." + cloud) for cloud in _CLOUDS):
         raise BadEndpoint(
@@ -92,6 +100,13 @@ def _of_host(host: str, named: list[str], uri: str) -> BlobEndpoint:
             remedy=f"If it is right, set AZURE_STORAGE_ENDPOINT=https://{host}.",
         )
     return BlobEndpoint(f"https://{host}", "", account, "the URI")
+
+
+def _host_of(endpoint: str) -> str:
+    try:
+        return urlsplit(endpoint).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _account_of(host: str) -> str:
@@ -133,7 +148,8 @@ def _checked(endpoint: str, origin: str, account: str) -> BlobEndpoint:
     account = (
         account or path.removesuffix("-secondary") or ("" if has_no_name else _account_of(parts.hostname))
     )
-    return BlobEndpoint(f"{parts.scheme}://{parts.netloc}", f"/{path}" if path else "", account, origin)
+    netloc = parts.netloc.replace(".dfs.", ".blob.", 1)  # the other address of the same objects
+    return BlobEndpoint(f"{parts.scheme}://{netloc}", f"/{path}" if path else "", account, origin)
 
 
 def _first(environ: Mapping[str, str], *names: str) -> tuple[str, str]:

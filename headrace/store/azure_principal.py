@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 from headrace.store.azure_request import BlobRequest, shared_key_authorization
-from headrace.store.errors import NoCredentials
+from headrace.store.errors import NoCredentials, StoreError
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
 
 # Tokens are renewed when they hold for less than this; they are made for an hour or a day.
 RENEWED_BEFORE_S = 300.0
+# After a renewal that failed; every request would try again.
+_RENEWAL_PAUSE_S = 20.0
 
 
 class Principal(Protocol):
@@ -167,6 +169,7 @@ class AzureIdentity:
         self.shown, self.origin = kind, "DefaultAzureCredential"
         self.remedy = "Sign in again (`az login`), or check the identity that the environment names."
         self._lock = threading.Lock()
+        self._no_renewal_before_s = 0.0
 
     def authorize(self, request: BlobRequest) -> None:
         """See Principal.authorize."""
@@ -174,14 +177,16 @@ class AzureIdentity:
 
     def _current(self) -> "AccessToken":
         with self._lock:
-            left_s = self._token.expires_on - self._clock()
-            if left_s < RENEWED_BEFORE_S:
+            now_s = self._clock()
+            left_s = self._token.expires_on - now_s
+            if left_s <= 0 or (left_s < RENEWED_BEFORE_S and now_s >= self._no_renewal_before_s):
                 try:
                     self._token = self._source(False)
-                except NoCredentials as error:
+                except StoreError as error:
                     # Who gives tokens may be away for a moment: that does not end a load while the old one holds.
                     if left_s <= 0:
                         raise
+                    self._no_renewal_before_s = now_s + _RENEWAL_PAUSE_S
                     self._on_failed_renewal(error)
             return self._token
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.store.answer import shortened
 from headrace.store.azure_connection_string import CONNECTION_STRING_VARIABLE, ConnectionString
-from headrace.store.azure_endpoint import ACCOUNT_VARIABLES, BlobEndpoint
+from headrace.store.azure_endpoint import BlobEndpoint, account_of
 from headrace.store.azure_principal import (
     Anonymous,
     AzureIdentity,
@@ -65,13 +65,13 @@ def find_principal(
         if environ.get(name, "").strip().lower() in _YES:
             return Anonymous(name, True)
     if connection is not None and (connection.key or connection.signature):
-        _refuse_others(CONNECTION_STRING_VARIABLE, connection.account, endpoint)
+        _refuse_others(CONNECTION_STRING_VARIABLE, account_of(connection, {}), endpoint)
         if connection.key:
             return shared_key(
                 CONNECTION_STRING_VARIABLE, connection.account or endpoint.account, connection.key
             )
         return shared_access_signature(CONNECTION_STRING_VARIABLE, connection.signature)
-    named = next((value for name in ACCOUNT_VARIABLES if (value := environ.get(name, "").strip())), "")
+    named = account_of(connection, environ)
     for name in KEY_VARIABLES:
         if key := environ.get(name, "").strip():
             _refuse_others(name, named, endpoint)
@@ -115,7 +115,11 @@ def _identity(environ: Mapping[str, str], endpoint: BlobEndpoint) -> Principal:
 
 
 class _Chain:
-    """azure-identity's DefaultAzureCredential, which keeps its tokens itself."""
+    """azure-identity's DefaultAzureCredential, which keeps its tokens itself.
+
+    It reads the process's own environment, and makes its requests by way of `requests`: proxies and certificates are
+    those of the environment there too.
+    """
 
     def __init__(self, authority_host: str) -> None:
         """Args: authority_host: who signs in; "" for what AZURE_AUTHORITY_HOST or Microsoft says."""
@@ -127,7 +131,11 @@ class _Chain:
     def _make(self) -> "DefaultAzureCredential":
         from azure.identity import DefaultAzureCredential
 
-        return DefaultAzureCredential(**({"authority": self._authority} if self._authority else {}))
+        options = {"authority": self._authority} if self._authority else {}
+        bundle = os.environ.get("SSL_CERT_FILE", "")
+        if bundle and not os.environ.get("REQUESTS_CA_BUNDLE"):  # which is all that requests knows by itself
+            options["connection_verify"] = bundle
+        return DefaultAzureCredential(**options)
 
     def ask(self) -> "AccessToken":
         """A token, as azure-identity raises."""

@@ -238,7 +238,7 @@ def test_a_listing_of_several_pages_is_whole(server: Azurite) -> None:
 
 def test_check_is_told_endpoint_account_addressing_and_principal(server: Azurite) -> None:
     settings = describe(store_of(server, "az://models/m"))
-    assert settings[:4] == (
+    assert settings == (
         Setting("endpoint", server.url, "AZURE_STORAGE_ENDPOINT"),
         Setting("account", DEVELOPMENT_ACCOUNT, "AZURE_STORAGE_ENDPOINT"),
         Setting("addressing", "the account in the path", "found out"),

@@ -90,6 +90,9 @@ def test_a_failed_renewal_ends_nothing_while_the_old_token_holds(
     tokens.fails = True
     assert authorization(principal) == f"Bearer {tokens.given[0]}"
     assert "still holds for some minutes" in caplog.text
+    asked = tokens.asked
+    assert authorization(principal) == f"Bearer {tokens.given[0]}"
+    assert tokens.asked == asked  # not with every request
     assert tokens.given[0] not in caplog.text
 
 
@@ -110,6 +113,20 @@ def test_a_refused_token_is_replaced_once_for_all_who_used_it(
     assert identity.renew(refused)  # another thread's: there is a new one already
     assert len(tokens.given) == 2
     assert authorization(identity) == f"Bearer {tokens.given[1]}" != refused
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_a_token_server_is_trusted_by_the_certificates_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, loopback_tls: Tls, variable: str
+) -> None:
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(loopback_tls.certificate))
+    with token_server(loopback_tls) as tokens:
+        for name, value in tokens.environment.items():
+            monkeypatch.setenv(name, value)
+        principal = settings_of(tokens, {"AZURE_STORAGE_ACCOUNT_NAME": "acct"}).principal
+        assert isinstance(principal, AzureIdentity)
 
 
 def test_tokens_that_cannot_be_had_are_told_by_the_variable(tokens: TokenServer) -> None:

@@ -219,6 +219,22 @@ def test_what_opens_one_account_is_not_sent_to_another(name: str) -> None:
         resolve("az://other.blob.core.windows.net/c", AZURE_STORAGE_CONNECTION_STRING=FULL)
 
 
+def test_what_an_endpoint_or_a_connection_string_is_good_for_is_not_sent_elsewhere() -> None:
+    other = "az://other.blob.core.windows.net/c"
+    with pytest.raises(NoCredentials, match="for the account mine"):
+        resolve(
+            other, AZURE_STORAGE_ENDPOINT="https://mine.blob.core.windows.net", AZURE_STORAGE_SAS_TOKEN=SAS
+        )
+    text = f"BlobEndpoint=https://mine.blob.core.windows.net;SharedAccessSignature={SAS}"
+    with pytest.raises(NoCredentials, match="for the account mine"):
+        resolve(other, AZURE_STORAGE_CONNECTION_STRING=text)
+
+
+def test_the_dfs_address_of_an_account_is_read_as_its_blob_address() -> None:
+    environ = {"AZURE_STORAGE_ENDPOINT": "https://acct.dfs.core.windows.net", "AZURE_STORAGE_ANONYMOUS": "1"}
+    assert resolve("az://c", **environ).endpoint.url == "https://acct.blob.core.windows.net"
+
+
 def test_a_signature_is_appended_as_it_is_and_shown_without_its_secret() -> None:
     principal = resolve(
         "az://c", AZURE_STORAGE_ACCOUNT_NAME="acct", AZURE_STORAGE_SAS_TOKEN=f"?{SAS}"

@@ -5,11 +5,14 @@ https://learn.microsoft.com/azure/app-service/overview-managed-identity#rest-end
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from headrace.demo.store import Tls
 
 
 class TokenServer(ThreadingHTTPServer):
@@ -18,13 +21,20 @@ class TokenServer(ThreadingHTTPServer):
     Attributes:
         lasts_s: for how long they hold.
         given: tokens, in order.
+        asked: how often it was asked.
         fails: whether it answers with an error instead.
     """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.scheme = "https" if tls else "http"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.certificate, tls.key)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.asked = 0
         self.lasts_s = 3600.0
         self.given: list[str] = []
         self.fails = False
@@ -34,7 +44,7 @@ class TokenServer(ThreadingHTTPServer):
         """The variables by which azure-identity finds it."""
         return {
             "AZURE_TOKEN_CREDENTIALS": "ManagedIdentityCredential",
-            "IDENTITY_ENDPOINT": f"http://127.0.0.1:{self.server_address[1]}/token",
+            "IDENTITY_ENDPOINT": f"{self.scheme}://127.0.0.1:{self.server_address[1]}/token",
             "IDENTITY_HEADER": "secret-header",
         }
 
@@ -66,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert self.headers["X-IDENTITY-HEADER"] == "secret-header"
+        self.server.asked += 1
         status, answer = 400, {"error": "unavailable", "error_description": "Scripted."}
         if not self.server.fails:
             token, ends = self.server.make()
@@ -91,9 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def token_server() -> Iterator[TokenServer]:
-    """A running server."""
-    with TokenServer() as server:
+def token_server(tls: Tls | None = None) -> Iterator[TokenServer]:
+    """A running server, over https with a certificate."""
+    with TokenServer(tls) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
