@@ -1,11 +1,13 @@
 """Writes docs/flags.md from the parser: `python docs/render_flags.py > docs/flags.md`. A test compares the two."""
 
 import argparse
+import importlib
 import re
 import sys
 from collections.abc import Iterator
 
 from headrace.cli.flags import add_flags
+from headrace.cli.main import COMMANDS
 from headrace.cli.parser import Parser
 from headrace.cli.sglang_ignored import NO_EFFECT
 from headrace.cli.sglang_unsupported import UNSUPPORTED
@@ -15,8 +17,8 @@ HEAD = """\
 
 `headrace serve MODEL [flags]` and `python -m headrace.launch_server --model-path MODEL [flags]` are the same
 command. Names and meanings are those of SGLang's server. `--flag VALUE` and `--flag=VALUE` both work; names may
-not be cut short. MODEL is an `s3://` or `https://` URI or a
-local folder, see [object_storage.md](object_storage.md).
+not be cut short. MODEL is the URI of a place in a store, or a local folder, see
+[object_storage.md](object_storage.md). [The other commands' flags](#the-other-commands) are below.
 
 The store's settings come from the AWS variables
 ([which](object_storage.md#where-the-store-is-and-who-asks)). Headrace's own variables:
@@ -50,7 +52,13 @@ They ask for what is not there, so they are errors, unless they are given the va
 | Flags | What is not supported yet | Accepted |
 |---|---|---|"""
 TAIL = """
-Any other flag is an error that names the nearest known one."""
+Any other flag is an error that names the nearest known one.
+
+## The other commands
+
+What they do is told in [tools.md](tools.md), in [verification.md](verification.md) (`push --manifest`) and in
+[benchmarks.md](benchmarks.md) (`bench`).
+"""
 
 
 def page() -> Iterator[str]:
@@ -80,6 +88,30 @@ def page() -> Iterator[str]:
         what = re.sub(r" (is|are)(?=$| \()", "", missing.what)
         yield f"| {names} | {what} | {accepted} |"
     yield TAIL
+    for name in COMMANDS:
+        if name != "serve":
+            yield from _command(name)
+
+
+def _command(name: str) -> Iterator[str]:
+    """A command's flags, and those of the commands below it."""
+    parser = Parser(prog="headrace")
+    subparsers = parser.add_subparsers()
+    importlib.import_module(f"headrace.cli.{name}").add_parser(subparsers)
+    waiting: list[tuple[str, argparse.ArgumentParser]] = list(subparsers.choices.items())
+    while waiting:
+        title, found = waiting.pop(0)
+        flags = [action for action in found._actions if action.dest != "help"]
+        rows = [_row(action) for action in flags if action.option_strings]
+        if rows:
+            operands = "".join(f" {action.metavar}" for action in flags if not action.option_strings)
+            yield f"### `headrace {title}{operands}`\n"
+            yield "| Flag | Values | Meaning |\n|---|---|---|"
+            yield from rows
+            yield ""
+        for action in flags:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += [(f"{title} {below}", each) for below, each in action.choices.items()]
 
 
 def _row(action: argparse.Action) -> str:

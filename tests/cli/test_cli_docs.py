@@ -95,7 +95,9 @@ def test_the_pages_tell_commands() -> None:
 def test_every_command_that_a_page_tells_is_understood(line: str) -> None:
     args = parse(line)
     if args.command == "serve":
-        assert serve_options(args, {}).engine.model.startswith(("s3://", "https://"))
+        assert serve_options(args, {}).engine.model.startswith(
+            ("s3://", "https://", "gs://", "az://", "abfss://", "hf://", "org/")
+        )
 
 
 @pytest.mark.parametrize("file", ["compose.rustfs.yaml", "kubernetes/deployment.yaml"])
