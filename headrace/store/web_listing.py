@@ -1,6 +1,8 @@
 """A model's folder on a server without listings: the well-known names and those that the index gives, looked up."""
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
@@ -15,11 +17,14 @@ from headrace.source.files import (
     read_index,
 )
 from headrace.store.base import Found, Store, read_whole
-from headrace.store.errors import AccessDenied, NotFound
+from headrace.store.errors import AccessDenied, NotFound, TimedOut, TransientError
 
 SINGLE_NAME = "model.safetensors"
 MAX_SHARDS = 10_000
 _SIDE_BY_SIDE = 8
+# Of one look-up. Among hundreds one that fails is usual, and to list all anew would fail again.
+_TRIES = 4
+_LONGEST_PAUSE_S = 5.0
 # A header of a shard is wanted next; of a small file, nothing where it is in the cache.
 _WEIGHTS_FIRST_BYTES = 256 << 10
 _METADATA_FIRST_BYTES = 16 << 10
@@ -101,9 +106,13 @@ Result = Found | AccessDenied | None
 
 
 def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable[str]) -> list[Result]:
-    """Do the work for each name, and for the names that come of it, in a few threads; the first error is raised."""
+    """Do the work for each name, and for the names that come of it, in a few threads; the first error is raised.
+
+    What fails in passing is done again, but for a server that is silent: whoever waits for it waits long enough.
+    """
     tasks: SimpleQueue[str | None] = SimpleQueue()
     lock, results, errors = threading.Lock(), list[Result](), list[BaseException]()
+    failures = Counter[str]()
     left = 0
     for name in names:
         tasks.put(name)
@@ -118,6 +127,13 @@ def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable
                     result, named = work(name)
                     more = list(named)
                     results.append(result)
+            except TransientError as error:
+                failures[name] += 1
+                if isinstance(error, TimedOut) or failures[name] == _TRIES:
+                    errors.append(error)
+                else:
+                    time.sleep(_pause_s(error, failures[name]))
+                    more = [name]
             except BaseException as error:  # raised to the caller below
                 errors.append(error)
             for each in more:
@@ -139,3 +155,8 @@ def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable
     if errors:
         raise errors[0]
     return results
+
+
+def _pause_s(error: TransientError, failures: int) -> float:
+    wanted_s = error.retry_after_s
+    return min(0.05 * 2**failures if wanted_s is None else max(wanted_s, 0.0), _LONGEST_PAUSE_S)

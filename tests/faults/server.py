@@ -4,6 +4,7 @@ Ranged reads of objects take their behaviour from `script`, one entry each in th
 when it is used up the store is honest. Signatures are not checked. Everything that was asked is in `log`.
 """
 
+import gzip
 import hashlib
 import queue
 import socket
@@ -469,6 +470,17 @@ def held(after: int, until: threading.Event) -> Behaviour:
     return behave
 
 
+def late(until: threading.Event) -> Behaviour:
+    """Nothing until `until` is set, then an honest answer."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.server.stalled.put(exchange.asked)
+        until.wait()
+        honest(exchange)
+
+    return behave
+
+
 def content_range(value: str | None) -> Behaviour:
     """The right bytes under another Content-Range, or without any."""
 
@@ -532,6 +544,31 @@ def encoded(encoding: str) -> Behaviour:
         exchange.send(exchange.wanted)
 
     return behave
+
+
+def gzipped(exchange: Exchange) -> None:
+    """The right bytes, compressed, and the head says so."""
+    body = gzip.compress(exchange.wanted)
+    exchange.head(length=len(body), Content_Encoding="gzip")
+    exchange.send(body)
+
+
+def gzipped_on_the_way(exchange: Exchange) -> None:
+    """The right bytes, compressed by whoever passes them on: a transfer encoding that nobody asked for."""
+    body = gzip.compress(exchange.wanted)
+    exchange.head(Content_Length=None, Transfer_Encoding="gzip, chunked")
+    exchange.send(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+
+
+def duplicated(exchange: Exchange) -> None:
+    """The body comes twice, under a length of both."""
+    exchange.head(length=2 * len(exchange.wanted))
+    exchange.send(exchange.wanted * 2)
+
+
+def duplicated_chunked(exchange: Exchange) -> None:
+    """The body comes twice, without a length."""
+    chunked(1 << 20, extra=exchange.wanted)(exchange)
 
 
 def tagged(etag: str) -> Behaviour:

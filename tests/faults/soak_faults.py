@@ -78,6 +78,7 @@ FAILING: dict[str, Draw] = {
     "closed before the head": lambda chance, size: faults.close_before_head,
     "closed in the head": lambda chance, size: faults.close_in_head,
     "no HTTP": lambda chance, size: faults.garbage,
+    "gzip on the way": lambda chance, size: faults.gzipped_on_the_way,
     "a head without end": lambda chance, size: faults.oversized_head,
     "closed after the head": lambda chance, size: faults.short_body(0),
     "short": lambda chance, size: faults.short_body(chance.randrange(size)),
@@ -153,15 +154,6 @@ def _becomes(change: Callable[[bytes], bytes] | None, *, conditions: bool = True
     return behave
 
 
-def _duplicated(exchange: Exchange) -> None:
-    exchange.head(length=2 * len(exchange.wanted))
-    exchange.send(exchange.wanted * 2)
-
-
-def _duplicated_chunked(exchange: Exchange) -> None:
-    faults.chunked(1 << 20, extra=exchange.wanted)(exchange)
-
-
 def _other_range(exchange: Exchange) -> None:
     first, end = exchange.span
     faults.content_range(f"bytes {first - 1}-{end - 2}/{len(exchange.stored.data)}")(exchange)
@@ -191,7 +183,7 @@ def fatal_faults(replaced: Callable[[bytes], bytes]) -> Mapping[str, Fatal]:
         "forbidden": Fatal((AccessDenied,), faults.error(403, "AccessDenied"), lasts=True),
         "expired": Fatal((ExpiredCredentials,), faults.error(400, "ExpiredToken"), lasts=True, only="s3"),
         "who are you": Fatal((NoCredentials,), faults.error(401), lasts=True, only="http"),
-        "gzip": Fatal((Unsupported,), faults.encoded("gzip")),
+        "gzip": Fatal((Unsupported,), faults.gzipped),
         "shifted": Fatal((Unsupported,), faults.shifted(1)),
         "no Content-Range": Fatal((Unsupported,), faults.content_range(None)),
         "wrong Content-Range": Fatal((Unsupported,), _other_range),
@@ -199,8 +191,8 @@ def fatal_faults(replaced: Callable[[bytes], bytes]) -> Mapping[str, Fatal]:
         "200 for 206": Fatal((Unsupported,), faults.whole),
         "longer": Fatal((Unsupported,), faults.longer_body(7)),
         "longer chunked": Fatal((Unsupported,), faults.chunked(999, extra=b"?")),
-        "duplicated": Fatal((Unsupported,), _duplicated),
-        "duplicated chunked": Fatal((Unsupported,), _duplicated_chunked),
+        "duplicated": Fatal((Unsupported,), faults.duplicated),
+        "duplicated chunked": Fatal((Unsupported,), faults.duplicated_chunked),
         "another ETag": Fatal((Changed,), faults.tagged('"0123456789abcdef"')),
         "replaced": Fatal(changed, _becomes(replaced)),
         "replaced, conditions ignored": Fatal(changed, _becomes(replaced, conditions=False)),

@@ -1,15 +1,18 @@
 """One read from a plain web server against each fault: the object's own bytes or the right typed error."""
 
+import json
 import random
 import ssl
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 import trustme
 
 from headrace.demo.store import Tls
+from headrace.source.files import INDEX_NAME
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_object, parse_source
 from headrace.store.base import read_range, read_whole
@@ -22,6 +25,7 @@ from headrace.store.errors import (
     NotFound,
     StoreError,
     Throttled,
+    TimedOut,
     TlsError,
     TransientError,
     Truncated,
@@ -130,6 +134,7 @@ REPEATED: dict[str, Behaviour] = {
     "closed before the head": faults.close_before_head,
     "closed in the head": faults.close_in_head,
     "no HTTP": faults.garbage,
+    "compressed on the way": faults.gzipped_on_the_way,
     "a head without end": faults.oversized_head,
     "no answer": faults.stall_before_head,
 }
@@ -224,6 +229,50 @@ def test_honest_reads_share_one_connection(server: FaultServer, reader: HttpRead
     assert len({asked.connection for asked in server.log}) == 1
 
 
+def put_folder(server: FaultServer, shards: int) -> list[str]:
+    """A model of several shards; the names of all its files."""
+    names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
+    index = json.dumps({"weight_map": {f"w{number}": name for number, name in enumerate(names)}}).encode()
+    server.objects.clear()
+    server.objects[f"model/{INDEX_NAME}"] = Stored.of(index)
+    server.objects.update({f"model/{name}": Stored.of(name.encode()) for name in names})
+    return [*names, INDEX_NAME]
+
+
+@pytest.mark.parametrize(
+    "failure", [faults.error(500, Retry_After="0"), faults.error(503, Retry_After="0"), faults.garbage]
+)
+def test_a_folder_is_listed_although_each_look_up_fails_twice(
+    failure: Behaviour, server: FaultServer
+) -> None:
+    names = put_folder(server, 12)
+    asked: Counter[str] = Counter()
+
+    def flaky(exchange: Exchange) -> None:
+        asked[exchange.asked.path] += 1
+        (failure if asked[exchange.asked.path] <= 2 else faults.honest)(exchange)
+
+    server.usual = flaky
+    assert [item.name for item in store_of(server).list().objects] == sorted(names)
+    assert set(asked.values()) == {3}
+
+
+def test_a_look_up_that_always_fails_ends_the_listing(server: FaultServer) -> None:
+    put_folder(server, 3)
+    server.usual = faults.error(503, Retry_After="0")
+    with pytest.raises(Throttled):
+        store_of(server).list()
+    assert Counter(asked.path for asked in server.log)[f"/bucket/model/{INDEX_NAME}"] == 4
+
+
+def test_a_silent_server_is_asked_for_a_listing_once(server: FaultServer) -> None:
+    put_folder(server, 3)
+    server.usual = faults.stall_before_head
+    with pytest.raises(TimedOut):
+        store_of(server).list()
+    assert Counter(asked.path for asked in server.log)[f"/bucket/model/{INDEX_NAME}"] == 1
+
+
 # ---- wrong
 
 REFUSED: dict[str, tuple[Behaviour, type[StoreError], str]] = {
@@ -241,9 +290,11 @@ REFUSED: dict[str, tuple[Behaviour, type[StoreError], str]] = {
     "grown": (faults.content_range(f"bytes {FIRST}-{LAST}/300001"), Changed, "300,001 bytes"),
     "shifted bytes": (faults.shifted(1), Unsupported, f"{FIRST + 1}-{LAST + 1} were sent"),
     "the whole object": (faults.whole, Unsupported, "the whole object was sent"),
-    "gzip": (faults.encoded("gzip"), Unsupported, "without Content-Encoding"),
+    "gzip": (faults.gzipped, Unsupported, "without Content-Encoding"),
     "another ETag": (faults.tagged('"0123456789abcdef"'), Changed, "now 0123456789abcdef"),
     "longer body": (faults.longer_body(1), Unsupported, "the body has 200001 bytes"),
+    "the body twice": (faults.duplicated, Unsupported, "the body has 400000 bytes"),
+    "the body twice, chunked": (faults.duplicated_chunked, Unsupported, "longer than the 200,000 bytes"),
     "longer chunked body": (faults.chunked(9_999, extra=b"?"), Unsupported, "longer than the 200,000 bytes"),
     "redirect to nowhere": (faults.error(302), Unsupported, "without saying where to"),
 }  # fmt: skip

@@ -109,6 +109,7 @@ REPEATED: dict[str, Behaviour] = {
     "400 RequestTimeout": faults.error(400, "RequestTimeout"),
     "closed in the head": faults.close_in_head,
     "no HTTP": faults.garbage,
+    "compressed on the way": faults.gzipped_on_the_way,
     "a head without end": faults.oversized_head,
     "no answer": faults.stall_before_head,
 }
@@ -183,9 +184,11 @@ REFUSED: dict[str, tuple[Behaviour, type[StoreError], str]] = {
     "another total": (faults.content_range(f"bytes {FIRST}-{LAST}/299999"), Changed, "299,999 bytes"),
     "shifted bytes": (faults.shifted(1), Unsupported, f"{FIRST + 1}-{LAST + 1} were sent"),
     "the whole object": (faults.whole, Unsupported, "the whole object was sent"),
-    "gzip": (faults.encoded("gzip"), Unsupported, "without Content-Encoding"),
+    "gzip": (faults.gzipped, Unsupported, "without Content-Encoding"),
     "another ETag": (faults.tagged('"0123456789abcdef"'), Changed, "now 0123456789abcdef"),
     "longer body": (faults.longer_body(1), Unsupported, "the body has 200001 bytes"),
+    "the body twice": (faults.duplicated, Unsupported, "the body has 400000 bytes"),
+    "the body twice, chunked": (faults.duplicated_chunked, Unsupported, "longer than the 200,000 bytes"),
     "longer chunked body": (faults.chunked(9_999, extra=b"?"), Unsupported, "longer than the 200,000 bytes"),
 }  # fmt: skip
 

@@ -178,6 +178,23 @@ def test_a_steady_store_is_asked_for_nothing_twice(server: FaultServer) -> None:
     assert len(server.ranges) == CHUNKS
 
 
+def test_a_first_byte_that_comes_late_is_waited_for(server: FaultServer) -> None:
+    others = threading.Event()
+
+    def count(exchange: faults.Exchange) -> None:
+        faults.honest(exchange)
+        if len(server.ranges) == CHUNKS:
+            others.set()
+
+    server.play(faults.late(others))
+    server.usual = count
+    memory = bytearray(len(DATA))
+    transfer = start(server, memory, hedge=False, concurrency=2)
+    transfer.wait()
+    assert memory == DATA
+    assert (transfer.progress().retries, len(server.ranges)) == (0, CHUNKS)
+
+
 def test_hedges_can_be_forbidden(server: FaultServer) -> None:
     server.play(*[faults.honest] * (CHUNKS - 1), faults.stall(5_000))
     transfer = start(server, bytearray(len(DATA)), hedge=False, deadline_s=2.0)

@@ -23,7 +23,7 @@ SLICE, SOAK = 30, 500
 # Waits and patience are a part of what they are in earnest; what decides about them is the library's own.
 WAITS = 1 / 50
 PATIENCE_S, LONG_PATIENCE_S = 0.4, 30.0
-OWN_THREADS = ("fetch-", "small-reads-", "name-look-up")
+OWN_THREADS = ("fetch-", "small-reads-", "look-up-", "name-look-up")
 LONGEST_END_S = 10.0
 # After these loads everything that is made once has been made.
 WARM = 10

@@ -155,6 +155,45 @@ def test_an_object_that_is_replaced_in_the_middle_ends_the_transfer(server: Faul
     assert memory == DATA[: 2 * CHUNK] + bytes(len(DATA) - 2 * CHUNK)
 
 
+CHANGES = {"truncated": DATA[:-1], "grown": DATA + b"+", "replaced": DATA[::-1], "deleted": None}
+
+
+@pytest.mark.parametrize("conditions", [True, False], ids=["conditions kept", "conditions ignored"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_object_that_changes_in_the_middle_is_told_as_changed(
+    change: str, conditions: bool, server: FaultServer
+) -> None:
+    def happen(exchange: faults.Exchange) -> None:
+        faults.honest(exchange)
+        new = CHANGES[change]
+        if new is None:
+            del server.objects[KEY]
+        else:
+            server.objects[KEY] = Stored.of(new)
+
+    def heedless(exchange: faults.Exchange) -> None:
+        exchange.head()
+        exchange.send(exchange.wanted)
+
+    server.play(faults.honest, happen)
+    if not conditions:
+        server.usual = heedless
+    memory = bytearray(len(DATA))
+    with pytest.raises(Changed, match=KEY):
+        start(store_of(server), memory, concurrency=1).wait()
+    assert memory == DATA[: 2 * CHUNK] + bytes(len(DATA) - 2 * CHUNK)
+
+
+def test_a_body_that_comes_twice_spoils_no_later_answer(server: FaultServer) -> None:
+    def twice(exchange: faults.Exchange) -> None:
+        faults.surplus(exchange.wanted, threading.Event())(exchange)
+
+    server.usual = twice
+    memory = bytearray(len(DATA))
+    start(store_of(server), memory).wait()
+    assert memory == DATA
+
+
 def test_when_wait_raises_no_worker_is_left(server: FaultServer) -> None:
     def fail_when_others_stall(exchange: faults.Exchange) -> None:
         for _ in range(3):
