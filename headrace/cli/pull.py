@@ -3,14 +3,12 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
 from headrace.cli.table import print_json
-from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.stream.pull import FoundFile, Pulled
@@ -37,7 +35,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "uri", metavar="URI", type=values.nonempty, help="what is copied: a prefix or a folder"
     )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="where it goes; made if it does not exist")
+    parser.add_argument(
+        "folder", metavar="DIR", type=values.nonempty, help="where it goes; made if it does not exist"
+    )
     parser.add_argument(
         "--include",
         metavar="PATTERN",
@@ -65,12 +65,14 @@ def run(args: argparse.Namespace) -> int:
     from headrace.cli.progress import transfer_progress
     from headrace.stream.pull import Watch, find_files, pull_found
     from headrace.stream.pull_verify import FileProver
+    from headrace.stream.writing import destination
 
     started = time.monotonic()
+    folder = destination(args.folder)
     found = find_files(args.uri, None)
     prover = FileProver(args.verify, found)
     show = not (args.quiet or args.json)
-    with sigterm_as_interrupt(), _folder_errors(args.folder), ExitStack() as stack:
+    with sigterm_as_interrupt(), ExitStack() as stack:
         stack.callback(prover.close)
         advance: Callable[[int], None] = lambda _count: None  # noqa: E731
 
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
                 advance = stack.enter_context(transfer_progress(total, "pulling", sys.stderr))
 
         watch = Watch(begin, lambda count: advance(count), prover.prove)
-        pulled = pull_found(found, args.folder, args.include, args.exclude, watch)
+        pulled = pull_found(found, folder, args.include, args.exclude, watch)
     seconds = time.monotonic() - started
     sizes = {file.path: file.item.size_bytes for file in found}
     if args.json:
@@ -115,15 +117,3 @@ def _tell(
         f"{args.folder}: {len(pulled.fetched)} fetched ({size(pulled.fetched)}), {verified} of them verified, "
         f"{len(pulled.current)} there already ({size(pulled.current)}), {seconds:.1f} s."
     )
-
-
-@contextmanager
-def _folder_errors(folder: Path) -> Iterator[None]:
-    """What the file system says of the destination, as a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise HeadraceError(
-            f"{error.filename or folder} cannot be written: {error.strerror}.",
-            remedy="Check its permissions and the room on the disk; the next pull goes on where this one stopped.",
-        ) from None

@@ -81,13 +81,16 @@ class ReaderPool:
         readers, self._readers, self._threads = self._readers, [], []
         return readers
 
-    def abort(self) -> None:
-        """End threads and connections soon, without their results; does not wait for them."""
+    def abort(self, *, wait_s: float = 0.0) -> None:
+        """End threads and connections soon, without their results; waits for them no longer than that."""
         self._aborted = True
         for reader in self._readers:
             reader.abort()
         for _ in self._threads:
             self._tasks.put(None)
+        until = time.monotonic() + wait_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def list_model(

@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from headrace.errors import HeadraceError
-from headrace.stream.pull import find_files, pull_found
+from headrace.stream.arguments import path_text
+from headrace.stream.pull import find_files, patterns, pull_found
 from headrace.stream.pull_record import RECORD_NAME, PullRecord
+from headrace.stream.writing import destination, writing_to
 
 
 class NothingPulled(HeadraceError):
@@ -32,8 +34,8 @@ class ObjectStorageModel:
         s3_credentials: object | None = None,
     ) -> None:
         """See headrace.stream.pull.pull_files."""
-        self._model_path, self._credentials = os.fspath(model_path), s3_credentials
-        self._dst = Path(dst)
+        self._model_path, self._credentials = path_text(model_path), s3_credentials
+        self._dst = destination(dst)
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
@@ -55,15 +57,19 @@ class ObjectStorageModel:
             self._unlock()
 
     def pull_files(
-        self, allow_pattern: Sequence[str] | None = None, ignore_pattern: Sequence[str] | None = None
+        self,
+        allow_pattern: Sequence[str] | str | None = None,
+        ignore_pattern: Sequence[str] | str | None = None,
     ) -> None:
         """Bring what the patterns name up to date. Raises as headrace.pull_files."""
+        allow, ignore = patterns(allow_pattern, "allow_pattern"), patterns(ignore_pattern, "ignore_pattern")
         with self._locked():
             found = find_files(self._model_path, self._credentials)
-            record = PullRecord.open(self._dst)
-            for path in set(record.paths) - {file.path for file in found}:
-                record.remove(path)
-            pull_found(found, self._dst, allow_pattern, ignore_pattern)
+            with writing_to(self._dst):
+                record = PullRecord.open(self._dst)
+                for path in set(record.paths) - {file.path for file in found}:
+                    record.remove(path)
+            pull_found(found, self._dst, allow, ignore)
 
     def _files(self) -> list[Path]:
         return list(self._dst.iterdir()) if self._dst.is_dir() else []
@@ -80,8 +86,10 @@ class ObjectStorageModel:
             self._unlock()
 
     def _lock(self) -> None:
-        self._dst.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(f"{self._dst}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = Path(f"{self._dst}.lock")
+        with writing_to(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except BaseException:

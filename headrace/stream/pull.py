@@ -11,6 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import ListsBelow, Reader, Store
+from headrace.stream.arguments import path_text, texts
 from headrace.stream.credentials import Places
 from headrace.stream.headers import ReaderPool, list_model
 from headrace.stream.model_listing import list_all_below
@@ -18,8 +19,10 @@ from headrace.stream.opening import SAFETENSORS_SUFFIX
 from headrace.stream.pull_record import RECORD_NAME, PullRecord
 from headrace.stream.pulled_file import fetch_to
 from headrace.stream.several_stores import SeveralStores
+from headrace.stream.writing import destination, writing_to
 
 _AT_ONCE = 8
+_END_S = 1.0  # how long threads may take to leave the folder alone when a pull has failed
 
 
 class BadKey(HeadraceError):
@@ -42,7 +45,7 @@ def list_safetensors(path: str | os.PathLike[str], s3_credentials: object | None
         BadSource: a name that cannot be understood.
         StoreError: it could not be listed.
     """
-    store = Places(s3_credentials).open(parse_source(os.fspath(path)))
+    store = Places(s3_credentials).open(parse_source(path_text(path)))
     listing = list_model(store)
     return [
         store.source.uri_of(item.name) for item in listing.objects if item.name.endswith(SAFETENSORS_SUFFIX)
@@ -52,8 +55,8 @@ def list_safetensors(path: str | os.PathLike[str], s3_credentials: object | None
 def pull_files(
     model_path: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    allow_pattern: Sequence[str] | None = None,
-    ignore_pattern: Sequence[str] | None = None,
+    allow_pattern: Sequence[str] | str | None = None,
+    ignore_pattern: Sequence[str] | str | None = None,
     s3_credentials: object | None = None,
 ) -> None:
     """Copy what lies under a prefix, in all depths, to a folder.
@@ -64,26 +67,36 @@ def pull_files(
 
     Args:
         dst: a folder; made where there is none.
-        allow_pattern: only what fits one of them; None is everything.
+        allow_pattern: only what fits one of them (or it, where it is one text); None is everything.
         ignore_pattern: nothing that fits one of them.
         s3_credentials: S3Credentials, or any object with its fields.
 
     Raises:
         BadKey: a key that would lead out of `dst`; nothing is written then.
         HeadraceError: names and stores as with list_safetensors.
-        OSError: the folder cannot be written.
+        CannotWrite: the folder, or a file in it, cannot be written.
     """
-    found = find_files(model_path, s3_credentials)
-    pull_found(found, Path(dst), allow_pattern, ignore_pattern)
+    folder = destination(dst)
+    allow, ignore = patterns(allow_pattern, "allow_pattern"), patterns(ignore_pattern, "ignore_pattern")
+    pull_found(find_files(model_path, s3_credentials), folder, allow, ignore)
+
+
+def patterns(given: Sequence[str] | str | None, name: str) -> list[str] | None:
+    """Patterns as a list; one text is one of them. Raises BadSetting, with the argument's name."""
+    if given is None:
+        return None
+    return [given] if isinstance(given, str) else texts(given, name)
 
 
 def find_files(model_path: str | os.PathLike[str], s3_credentials: object | None) -> tuple[FoundFile, ...]:
-    """All that lies under a prefix, in all depths. Raises as pull_files."""
-    store = Places(s3_credentials).open(parse_source(os.fspath(model_path)))
+    """All that lies under a prefix, in all depths, but for records of earlier pulls. Raises as pull_files."""
+    store = Places(s3_credentials).open(parse_source(path_text(model_path)))
     below = list_all_below(store) if isinstance(store, ListsBelow) else ()
     # A plain web server knows no folders; elsewhere an empty place is an error that says what is there instead.
     items = below or list_model(store).objects
-    return tuple(FoundFile(store, item, item.name) for item in items)
+    return tuple(
+        FoundFile(store, item, item.name) for item in items if item.name.rpartition("/")[2] != RECORD_NAME
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,12 @@ def pull_found(
     chosen = [file for file in found if _is_wanted(file, allow, ignore)]
     for file in chosen:
         _check_path(file.path, file.store.source.uri_of(file.item.name))
-    record = PullRecord.open(dst)
+    with writing_to(dst):
+        record = PullRecord.open(dst)
+        return _pull(chosen, record, dst, watch)
+
+
+def _pull(chosen: Sequence[FoundFile], record: PullRecord, dst: Path, watch: Watch) -> Pulled:
     missing = [file for file in chosen if not record.is_current(file.path, file.item)]
     watch.begin(missing)
     several = SeveralStores([(file.store, file.item) for file in missing])
@@ -138,7 +156,7 @@ def pull_found(
             wait()
             record.add(file.path, file.item)
     except BaseException:
-        pool.abort()
+        pool.abort(wait_s=_END_S)
         raise
     for reader in pool.take_readers():
         reader.close()
@@ -155,7 +173,8 @@ def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, path: Path, watch:
         known = at
 
     prove = watch.prove
-    fetch_to(reader, item, path, on_position, None if prove is None else partial(prove, file))
+    with writing_to(path):
+        fetch_to(reader, item, path, on_position, None if prove is None else partial(prove, file))
 
 
 def _is_wanted(file: FoundFile, allow: Sequence[str] | None, ignore: Sequence[str] | None) -> bool:

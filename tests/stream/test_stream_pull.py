@@ -20,6 +20,8 @@ from headrace.store.upload_plan import find_files
 from headrace.stream.object_storage_model import NothingPulled
 from headrace.stream.pull import BadKey
 from headrace.stream.pull_record import RECORD_NAME
+from headrace.stream.variables import BadSetting
+from headrace.stream.writing import CannotWrite
 from tests.faults import server as faults
 from tests.faults.server import FaultServer, Stored, fault_server, list_answer
 from tests.stream.streaming import FOLDER, credentials_of
@@ -225,7 +227,7 @@ def listed(*keys: str) -> bytes:
     return list_answer(f"<IsTruncated>false</IsTruncated>{entries}")
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a\\b", RECORD_NAME])
+@pytest.mark.parametrize("name", ["..", ".", "a\\b", f"{RECORD_NAME}/x"])
 def test_a_key_that_would_lead_elsewhere_is_refused_by_name(
     server: FaultServer, tmp_path: Path, name: str
 ) -> None:
@@ -245,6 +247,116 @@ def test_a_folder_that_would_lead_elsewhere_is_refused_by_name(
     with pytest.raises(BadKey, match="cannot be a file's path"):
         pull_files(FOLDER, tmp_path / "dst", s3_credentials=credentials_of(server))
     assert files_in(tmp_path) == {}
+
+
+def test_the_record_of_an_earlier_pull_is_no_file_of_the_model(server: FaultServer, tmp_path: Path) -> None:
+    put(server, {"config.json": b"{}", "deep/config.json": b"{}"})
+    pull_files(FOLDER, tmp_path / "first", s3_credentials=credentials_of(server))
+    pull_files(tmp_path / "first", tmp_path / "second")
+    pull_files(tmp_path / "second", tmp_path / "third")  # which has a record too
+    assert files_in(tmp_path / "third") == {"config.json": b"{}", "deep/config.json": b"{}"}
+
+
+@pytest.mark.parametrize("pattern", ["*.json", ["*.json"], ("*.json",)])
+def test_one_pattern_may_stand_alone_and_is_no_list_of_letters(
+    server: FaultServer, tmp_path: Path, pattern: Any
+) -> None:
+    put(server, {"config.json": b"{}", "model.safetensors": b"weights"})
+    pull_files(FOLDER, tmp_path / "allowed", pattern, s3_credentials=credentials_of(server))
+    assert files_in(tmp_path / "allowed") == {"config.json": b"{}"}
+    with ObjectStorageModel(FOLDER, tmp_path / "ignored", credentials_of(server)) as model:
+        model.pull_files(ignore_pattern=pattern)
+    assert files_in(tmp_path / "ignored") == {"model.safetensors": b"weights"}
+
+
+def test_patterns_that_are_no_texts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="ignore_pattern holds 5, which is no text"):
+        pull_files(FOLDER, tmp_path / "dst", ignore_pattern=[5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("dst", "error"),
+    [("", BadSetting), (None, BadSetting), ("s3://bucket/model", BadSource), ("a\0b", BadSource)],
+)
+def test_a_destination_that_is_no_folder_of_this_machine_is_refused(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dst: Any, error: type[Exception]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        pull_files(FOLDER, dst, s3_credentials=credentials_of(server))
+    with pytest.raises(error):
+        ObjectStorageModel(FOLDER, dst)
+    assert files_in(tmp_path) == {}
+    assert server.log == []
+
+
+def test_a_destination_may_begin_with_the_home_folder(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    put(server, {"config.json": b"{}"})
+    pull_files(FOLDER, "~/model", s3_credentials=credentials_of(server))
+    assert files_in(tmp_path) == {"model/config.json": b"{}"}
+
+
+@pytest.mark.parametrize("use", [pull_files, lambda *given: ObjectStorageModel(*given).pull_files()])
+@pytest.mark.parametrize(
+    ("folder", "file", "said"),
+    [
+        ("dst/config.json", None, r"dst/config\.json cannot be written: Is a directory"),
+        (None, "dst/deep", r"dst/deep cannot be written: (File exists|Not a directory)"),
+        (None, "dst", r"dst cannot be written: (File exists|Not a directory)"),
+    ],
+)
+def test_what_is_in_the_way_of_a_pull_is_named(
+    server: FaultServer, tmp_path: Path, use: Any, folder: str | None, file: str | None, said: str
+) -> None:
+    if folder:
+        (tmp_path / folder).mkdir(parents=True)
+    if file:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+    put(server, {"config.json": b"{}", "deep/config.json": b"{}"})
+    given = (None, None, credentials_of(server)) if use is pull_files else (credentials_of(server),)
+    with pytest.raises(CannotWrite, match=f"{said}.* remove it, or pull to another"):
+        use(FOLDER, tmp_path / "dst", *given)
+
+
+def test_a_disk_that_is_full_is_told_with_the_file_and_leaves_no_thread(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    put(server, {f"{number}.bin": bytes(1 << 20) for number in range(4)})
+    program = """
+import resource, signal, sys, threading
+from headrace import S3Credentials, pull_files
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # a write beyond fails, as on a full disk
+try:
+    pull_files("s3://bucket/model", sys.argv[1], s3_credentials=S3Credentials(*sys.argv[2:4], endpoint=sys.argv[4]))
+except Exception as error:
+    print(type(error).__name__, error)
+print([thread.name for thread in threading.enumerate()])
+"""
+    given = credentials_of(server)
+    assert given.access_key_id and given.secret_access_key and given.endpoint
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            tmp_path / "dst",
+            given.access_key_id,
+            given.secret_access_key,
+            given.endpoint,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, threads = run.stdout.splitlines()
+    assert "CannotWrite" in said
+    assert ".bin cannot be written: File too large. Check its permissions and the room on the disk" in said
+    assert threads == "['MainThread']"
 
 
 def test_no_thread_is_left_behind(server: FaultServer, tmp_path: Path) -> None:
