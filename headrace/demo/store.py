@@ -48,6 +48,7 @@ class Identity:
     """Someone who may sign requests.
 
     Attributes:
+        name: "anonymous", with an empty access key, is whoever does not sign.
         actions: what SeaweedFS lets them do: "Admin", "Read", "Write", "List", "Tagging", each for all
             buckets or for one ("Read:bucket").
     """
@@ -142,6 +143,7 @@ def start_store(
     *,
     identities: Sequence[Identity] = (),
     tls: Tls | None = None,
+    domain: str = "",
     timeout_s: float = 60.0,
 ) -> SeaweedStore:
     """Start a store over `data_dir` (made if missing) and wait until it answers a signed request.
@@ -149,6 +151,7 @@ def start_store(
     Args:
         identities: who may sign beside the administrator.
         tls: serve https with this certificate.
+        domain: take BUCKET.domain in a request's Host for a bucket, beside paths.
 
     Raises StoreNotStarted if SeaweedFS is not installed, another store uses the folder, or it does not come
     up.
@@ -160,7 +163,7 @@ def start_store(
     try:
         administrator = new_identity("administrator", ("Admin", "Read", "List", "Tagging", "Write"))
         _write_identities(run_dir / "s3.json", (administrator, *identities))
-        command, endpoint_url, leftovers = _command(weed, data_dir, run_dir, tls)
+        command, endpoint_url, leftovers = _command(weed, data_dir, run_dir, tls, domain)
         _forget_previous_run(data_dir, lock, leftovers)
         with open(run_dir / "weed.log", "wb") as log:
             # Not for this store: the user's own SeaweedFS settings (~/.seaweedfs, WEED_*, S3_*) and AWS keys.
@@ -235,7 +238,9 @@ def _write_identities(path: Path, identities: Sequence[Identity]) -> None:
         "identities": [
             {
                 "name": identity.name,
-                "credentials": [{"accessKey": identity.access_key, "secretKey": identity.secret_key}],
+                "credentials": [{"accessKey": identity.access_key, "secretKey": identity.secret_key}]
+                if identity.access_key
+                else [],
                 "actions": list(identity.actions),
             }
             for identity in identities
@@ -246,7 +251,9 @@ def _write_identities(path: Path, identities: Sequence[Identity]) -> None:
         json.dump(content, file)
 
 
-def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tuple[list[str], str, Leftovers]:
+def _command(
+    weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None, domain: str
+) -> tuple[list[str], str, Leftovers]:
     """The command line, the URL under which it will answer, and what it makes outside `data_dir`."""
     s3, s3_grpc, s3_https, master, master_grpc, filer, filer_grpc, volume, volume_grpc, admin = free_ports(
         10, also_at_offset=_GRPC_OFFSET
@@ -279,6 +286,8 @@ def _command(weed: Path, data_dir: Path, run_dir: Path, tls: Tls | None) -> tupl
         "s3.localSocket": "s3.sock",
         "filer.localSocket": "filer.sock",
     }
+    if domain:
+        flags["s3.domainName"] = domain
     endpoint_url = f"http://127.0.0.1:{s3}"
     if tls:
         flags["s3.port.https"] = s3_https

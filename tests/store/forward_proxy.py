@@ -89,6 +89,9 @@ class ForwardProxy:
                 kept = [line for line in lines if not line.lower().startswith(("host:", "proxy-"))]
                 new = [f"{method} /{path} {version}", f"Host: {host}", "Connection: close", *kept]
                 beyond.sendall("\r\n".join(new).encode("latin-1") + b"\r\n\r\n")
+                body = threading.Thread(target=_copy, args=(client, beyond), daemon=True)
+                self._threads.append(body)
+                body.start()
                 _copy(beyond, client)
                 return
 
