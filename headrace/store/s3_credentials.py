@@ -45,8 +45,12 @@ _ORIGINS = {
 }
 
 
-def find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials | None":
+def find_credentials(environ: Mapping[str, str], endpoint: str, region: str) -> "Credentials | None":
     """Credentials that renew themselves where they expire; None where there are none at all.
+
+    Args:
+        endpoint: the store's, for messages.
+        region: where roles are asked for, if nothing that botocore reads says it.
 
     Raises:
         NoCredentials: half of a pair, or a provider that is configured and fails.
@@ -63,7 +67,10 @@ def find_credentials(environ: Mapping[str, str], endpoint: str) -> "Credentials 
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return new_session().get_credentials()
+        session = new_session()
+        if not session.get_config_variable("region"):  # it does not read AWS_REGION
+            session.set_config_variable("region", "us-east-1" if region == "auto" else region)
+        return session.get_credentials()
     except (BotoCoreError, ClientError) as error:
         raise NoCredentials(
             endpoint, f"AWS credentials could not be had: {error}.", remedy=NONE_REMEDY

@@ -103,7 +103,7 @@ class S3Settings:
 
     @cached_property
     def _credentials(self) -> "Credentials | None":
-        return None if self.anonymous else find_credentials(self.environ, self.endpoint_url)
+        return None if self.anonymous else find_credentials(self.environ, self.endpoint_url, self.region)
 
     def credentials(self) -> "Credentials":
         """botocore's credentials object; `get_frozen_credentials()` renews them where they expire.
@@ -142,7 +142,7 @@ class S3Settings:
             if self.signer() != refused:
                 return True
             # cached_property keeps its value here.
-            self.__dict__["_credentials"] = find_credentials(self.environ, self.endpoint_url)
+            self.__dict__["_credentials"] = find_credentials(self.environ, self.endpoint_url, self.region)
             return self.signer() != refused
 
 
