@@ -47,6 +47,19 @@ class Worker:
 
 
 @dataclass(slots=True, eq=False)
+class Abandonment:
+    """Whether nobody waits for a transfer any more. It knows nothing of the transfer, so that who tells it may be kept
+    for ever (a finalizer is) without keeping all that a failed load has passed through.
+    """
+
+    told: bool = False
+
+    def tell(self) -> None:
+        """Takes no lock, so that whatever thread collects garbage may call it."""
+        self.told = True
+
+
+@dataclass(slots=True, eq=False)
 class Crew:
     """What the threads of one transfer share; guarded by `ledger.lock`, but for what never changes.
 
@@ -57,7 +70,6 @@ class Crew:
         tasks: by the number of the worker that has it.
         seconds: second connections that nobody has begun yet; `helping`: how many have begun.
         rates: bytes a second of the latest complete chunks, each by one connection.
-        abandoned: nobody waits for it any more.
     """
 
     ledger: Ledger
@@ -83,7 +95,7 @@ class Crew:
     helping: int = 0
     active: int = 0
     idle: int = 0
-    abandoned: bool = False
+    abandonment: Abandonment = field(default_factory=Abandonment)
 
     def __post_init__(self) -> None:
         self.work = threading.Condition(self.ledger.lock)

@@ -33,7 +33,7 @@ class Overseer:
                 with ledger.lock:
                     if ledger.over.is_set():
                         break
-                    if self._crew.abandoned:
+                    if self._crew.abandonment.told:
                         end(self._crew, Cancelled())
                         break
                     now = ledger.clock()

@@ -29,7 +29,11 @@ __all__ = ["Cancelled", "DeadlineExceeded", "Progress", "Transfer"]
 
 
 class Transfer:
-    """A running transfer. `wait`, `wait_group` and `finished_groups` raise what ended it; `cancel` ends it."""
+    """A running transfer. `wait`, `wait_group` and `finished_groups` raise what ended it; `cancel` ends it.
+
+    Attributes:
+        abandon: cancels it soon. Takes no lock and holds on to nothing: for finalizers.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class Transfer:
             patience_s=patience_s,
             spare_readers=deque(readers),
         )
+        self.abandon = self._crew.abandonment.tell
         overseer = Overseer(self._crew, deadline_s=deadline_s, hedge=hedge)
         self._overseer = Thread(target=self._oversee, args=(overseer,), name="fetch-overseer", daemon=True)
         try:
@@ -132,7 +137,3 @@ class Transfer:
     def cancel(self) -> None:
         """End all reads and connections; who waits gets Cancelled."""
         end(self._crew, Cancelled())
-
-    def abandon(self) -> None:
-        """Cancel it soon. Takes no lock, so that whatever thread collects garbage may call it."""
-        self._crew.abandoned = True
