@@ -9,11 +9,24 @@ class HeadraceError(Exception):
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
-        # Names from files and stores may hold lone surrogates, which no log and no message can carry.
-        message = message.encode("utf-8", "backslashreplace").decode()
+        message = printable(message)
         super().__init__(message)
         self.message = message
-        self.remedy = remedy.encode("utf-8", "backslashreplace").decode()
+        self.remedy = printable(remedy)
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
+
+
+def printable(text: str, *, keep: str = "\n") -> str:
+    """The text as a terminal and a log may show it.
+
+    Names from files and stores may hold what commands a terminal, and lone surrogates, which nothing can carry: they
+    become backslash escapes.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
+        for each in text
+    )

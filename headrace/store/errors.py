@@ -1,6 +1,6 @@
 """What can go wrong with a store, one class per cause, the same for all stores."""
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, printable
 
 
 class StoreError(HeadraceError):
@@ -26,7 +26,7 @@ class StoreError(HeadraceError):
         facts = [f"HTTP {status}" if status is not None else "", code]
         facts.append(f"request id {request_id}" if request_id else "")
         shown = ", ".join(fact for fact in facts if fact)
-        super().__init__(f"{uri}: {cause}{f' ({shown})' if shown else ''}", remedy=remedy)
+        super().__init__(f"{printable(uri, keep='')}: {cause}{f' ({shown})' if shown else ''}", remedy=remedy)
         self.uri, self.cause, self.status, self.code, self.request_id = uri, cause, status, code, request_id
 
 

@@ -1,5 +1,6 @@
 """One budget of connections for the process, however many transfers run, shared out fairly among them."""
 
+import os
 import threading
 from collections.abc import Sequence
 
@@ -96,5 +97,12 @@ class ConnectionBudget:
         with self._lock:
             self._members.remove(member)
 
+    def begin_anew(self) -> None:
+        """Forget members and connections: a forked process has none of the threads that hold them."""
+        self._lock = threading.Lock()
+        self._members = []
+        self._held = 0
+
 
 PROCESS_BUDGET = ConnectionBudget()
+os.register_at_fork(after_in_child=PROCESS_BUDGET.begin_anew)

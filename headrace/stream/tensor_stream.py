@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -114,6 +115,7 @@ class TensorStream:
         """
         self._device, self._framework = device_text(device), framework
         self._verifier: BlockVerifier | None = None
+        self._owner = os.getpid()
         try:
             with telling(is_distributed):
                 check_framework(framework, self._device)
@@ -210,6 +212,11 @@ class TensorStream:
             StreamerMisused: it was closed before the last.
             StoreError: what ended the transfer.
         """
+        if os.getpid() != self._owner:
+            raise StreamerMisused(
+                "The streamer belongs to the process that this one was forked from.",
+                remedy="Call stream_files in the process that takes the tensors.",
+            )
         self._check_torch()
         if self._finished is None:
             self._finished = self._transfer.finished_groups()
