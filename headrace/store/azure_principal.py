@@ -167,7 +167,7 @@ class AzureIdentity:
         self._source, self._token, self._clock = source, first, clock
         self._on_failed_renewal = on_failed_renewal
         self.shown, self.origin = kind, "DefaultAzureCredential"
-        self.remedy = "Sign in again (`az login`), or check the identity that the environment names."
+        self.remedy = "Sign in again (`az login`) to the tenant of the account, or check the identity that the environment names."
         self._lock = threading.Lock()
         self._no_renewal_before_s = 0.0
 

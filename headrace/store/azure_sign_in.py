@@ -1,7 +1,9 @@
 """Finding out who asks Azure's blob service, by the environment; azure-identity finds identities and makes their tokens."""
 
+import hashlib
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -102,16 +104,34 @@ def _identity(environ: Mapping[str, str], endpoint: BlobEndpoint) -> Principal:
             )
         remedy = f"{_REMEDY} What finds identities is installed by: {INSTALL}"
         return Anonymous(f"{looked}; azure-identity is not installed", False, remedy)
-    from azure.core.exceptions import ClientAuthenticationError
+    with _found_lock:
+        if (known := _found.get(_fingerprint(endpoint))) is None:
+            from azure.core.exceptions import ClientAuthenticationError
 
-    chain = _Chain(endpoint.authority_host)
-    try:
-        token = chain.ask()
-    except ClientAuthenticationError as error:
-        if hints:
-            raise sign_in_error(error, hints[0]) from None
-        return Anonymous(f"{looked} and for an identity", False, _REMEDY)
-    return AzureIdentity(chain.token, token, kind=chain.kind, on_failed_renewal=_warn_of_failed_renewal)
+            chain = _Chain(endpoint.authority_host)
+            try:
+                token = chain.ask()
+            except ClientAuthenticationError as error:
+                if hints:
+                    raise sign_in_error(error, hints[0]) from None
+                return Anonymous(f"{looked} and for an identity", False, _REMEDY)
+            known = AzureIdentity(
+                chain.token, token, kind=chain.kind, on_failed_renewal=_warn_of_failed_renewal
+            )
+            _found[_fingerprint(endpoint)] = known
+    return known
+
+
+# One identity for all stores of a process that are opened in the same environment: whoever gives tokens is not asked
+# for each folder of a model, and machines' own token servers bear few requests a second.
+_found: dict[bytes, AzureIdentity] = {}
+_found_lock = threading.Lock()
+
+
+def _fingerprint(endpoint: BlobEndpoint) -> bytes:
+    prefixes = ("AZURE_", "IDENTITY_", "MSI_", "IMDS_", "HTTPS_PROXY", "REQUESTS_CA", "SSL_CERT")
+    values = [item for item in sorted(os.environ.items()) if item[0].upper().startswith(prefixes)]
+    return hashlib.sha256(repr((endpoint.authority_host, values)).encode()).digest()
 
 
 class _Chain:

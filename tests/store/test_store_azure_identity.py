@@ -67,6 +67,20 @@ def test_a_certificate_that_is_not_trusted_is_named(server: Azurite) -> None:
         AzureStore(source, resolve_azure_settings(source, environ)).list()
 
 
+def test_all_stores_of_one_environment_share_an_identity(tokens: TokenServer) -> None:
+    principals = [settings_of(tokens, {"AZURE_STORAGE_ACCOUNT_NAME": name}).principal for name in ("a", "b")]
+    assert principals[0] is principals[1]
+    assert len(tokens.given) == 1
+
+
+def test_another_environment_has_another_identity(
+    tokens: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = settings_of(tokens, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}).principal
+    monkeypatch.setenv("AZURE_CLIENT_ID", "11111111-2222-3333-4444-555555555555")
+    assert settings_of(tokens, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}).principal is not first
+
+
 def test_a_token_is_kept_while_it_holds_for_long(identity: AzureIdentity, tokens: TokenServer) -> None:
     assert {authorization(identity) for _ in range(3)} == {f"Bearer {tokens.given[0]}"}
     assert len(tokens.given) == 1

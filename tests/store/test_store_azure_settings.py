@@ -1,6 +1,8 @@
 """Where az:// leads and who asks, by URI and environment."""
 
 import logging
+import os
+import subprocess
 import sys
 
 import pytest
@@ -274,6 +276,18 @@ def test_a_missing_library_is_told_in_one_line_with_the_command(monkeypatch: pyt
         resolve("az://c", AZURE_STORAGE_ACCOUNT_NAME="acct", AZURE_CLIENT_ID="x")
     assert "pip install 'headrace[azure]'" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_keys_and_signatures_load_no_library_of_the_vendors() -> None:
+    code = (
+        "import sys; from headrace.source.uri import parse_source; from headrace.store.base import open_store; "
+        "open_store(parse_source('az://c/p')).open_reader(); "
+        "print([name for name in sys.modules if name.partition('.')[0] in ('azure', 'msal', 'requests', 'botocore')])"
+    )
+    environ = {**os.environ, "AZURE_STORAGE_ACCOUNT_NAME": "acct"}
+    for name, value in [("AZURE_STORAGE_ACCOUNT_KEY", KEY), ("AZURE_STORAGE_SAS_TOKEN", SAS)]:
+        ran = subprocess.run([sys.executable, "-c", code], env={**environ, name: value}, capture_output=True)
+        assert (ran.stdout.strip(), ran.stderr) == (b"[]", b"")
 
 
 def test_a_signature_over_plain_http_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
