@@ -7,7 +7,7 @@ written in each family's own program; the families here are the ones whose model
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -26,7 +26,7 @@ def build_from_tiktoken(content: bytes, name: str, family: Family, names: Mappin
     Raises TokenizerError for a malformed file.
     """
     ranks = _read_ranks(content, name)
-    tokenizer = Tokenizer(_bpe(ranks))
+    tokenizer = Tokenizer(bpe_of_ranks(ranks))
     tokenizer.normalizer = normalizers.NFC() if family.nfc else None
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -71,15 +71,23 @@ def _read_ranks(content: bytes, name: str) -> dict[bytes, int]:
                 remedy="Upload the model's file again.",
             )
         ranks[token] = int(match.group(2))
+    check_ranks(ranks, name)
+    return ranks
+
+
+def check_ranks(ranks: Mapping[bytes, int], name: str) -> None:
+    """Every byte must be a token, and every rank from 0 on be there. Raises TokenizerError."""
     lacking = sum(bytes([byte]) not in ranks for byte in range(256))
     if lacking or sorted(ranks.values()) != list(range(len(ranks))):
         problem = f"lacks {lacking} of the 256 bytes" if lacking else "has gaps or doubles in its ranks"
         raise TokenizerError(f"{name} {problem}.", remedy="Upload the model's file again.")
-    return ranks
 
 
-def _bpe(ranks: dict[bytes, int]) -> models.BPE:
-    """tiktoken joins whichever two neighbours make the token of the lowest rank."""
+def bpe_of_ranks(ranks: Mapping[bytes, int], before: Sequence[str] = ()) -> models.BPE:
+    """tiktoken joins whichever two neighbours make the token of the lowest rank.
+
+    `before`: tokens of the ids below those of the vocabulary, which are not looked for in a text.
+    """
     merges = sorted(
         (rank, token[:cut], token[cut:])
         for token, rank in ranks.items()
@@ -88,7 +96,8 @@ def _bpe(ranks: dict[bytes, int]) -> models.BPE:
     )
     names = {token: byte_level_token(token) for token in ranks}
     return models.BPE(
-        {names[token]: rank for token, rank in ranks.items()},
+        {token: number for number, token in enumerate(before)}
+        | {names[token]: rank + len(before) for token, rank in ranks.items()},
         [(names[left], names[right]) for _, left, right in merges],
         # A piece of text that is a token as a whole is not built up from its bytes.
         ignore_merges=True,

@@ -38,7 +38,7 @@ class Tokenizer:
         """Build it from base name → content.
 
         The vocabulary is tokenizer.json; where there is none, a SentencePiece model (tokenizer.model), a tiktoken
-        vocabulary (*.tiktoken, tiktoken.model, tokenizer.model) or vocab.json with merges.txt.
+        vocabulary (*.tiktoken, tiktoken.model, tokenizer.model), vocab.json with merges.txt, or tekken.json.
         tokenizer_config.json, special_tokens_map.json and added_tokens.json are read where they are there.
         `model_type` is config.json's; transformers ignores the tokenizer class of some model types.
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.text.sentencepiece_model import SENTENCEPIECE_FILE, read_sentencepiece
+from headrace.text.tekken_file import TEKKEN_FILE, read_tekken
 from headrace.text.tiktoken_families import family_of, find_tiktoken
 from headrace.text.tokenizer_error import TokenizerError
 
@@ -147,6 +148,8 @@ def _default_names(tokenizer_class: str, files: Mapping[str, bytes]) -> dict[str
         return {} if family is None else dict(family.named_tokens)
     if content is None and SENTENCEPIECE_FILE in files:
         return read_sentencepiece(files[SENTENCEPIECE_FILE], with_pieces=False).named_tokens
+    if content is None and VOCABULARY_FILE not in files and TEKKEN_FILE in files:
+        return read_tekken(files[TEKKEN_FILE]).named_tokens
     if content is None:
         content = files.get(VOCABULARY_FILE, b"")
     # Only those that the vocabulary has: a Llama 3 folder, say, often has Llama's class and none of its tokens.

@@ -1,4 +1,5 @@
-"""Tokenizers of folders without tokenizer.json: a SentencePiece model, a tiktoken vocabulary, or vocab.json with merges.
+"""Tokenizers of folders without tokenizer.json: a SentencePiece model, a tiktoken vocabulary, vocab.json with merges, or
+Mistral's tekken.json.
 
 Each becomes a tokenizer of the `tokenizers` library, so that everything after it is the same for all.
 """
@@ -9,21 +10,21 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from headrace.text.sentencepiece_model import SENTENCEPIECE_FILE
+from headrace.text.tekken_file import TEKKEN_FILE
 from headrace.text.tiktoken_families import QWEN, family_of, find_tiktoken
 from headrace.text.tokenizer_config import VOCABULARY_FILE, TokenizerConfig, read_json_object
 from headrace.text.tokenizer_error import TokenizerError
 from headrace.text.tokenizer_setup import apply_config
 
 MERGES_FILE = "merges.txt"
-TEKKEN_FILE = "tekken.json"
 _REMEDY = "Add a tokenizer.json (transformers' save_pretrained writes it) or name another tokenizer with --tokenizer-path."
 
 
 def build_from_vocabulary(files: Mapping[str, bytes], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """The tokenizer of base name → content, special tokens as in `config` included.
 
-    The BOS is added to a text as add_bos_token says; where the files are silent, if the SentencePiece model or the
-    tiktoken family has one: their own programs do so (transformers 5 does not).
+    The BOS is added to a text as add_bos_token says; where the files are silent, if the SentencePiece model, the
+    tiktoken family or tekken.json has one: their own programs do so (transformers 5 does not).
 
     Raises TokenizerError where nothing is a vocabulary, or what there is is malformed or not supported.
     """
@@ -37,10 +38,9 @@ def build_from_vocabulary(files: Mapping[str, bytes], config: TokenizerConfig) -
         elif VOCABULARY_FILE in files and MERGES_FILE in files:
             backend, add_bos = _byte_level(files, config), False
         elif TEKKEN_FILE in files:
-            raise TokenizerError(
-                f"The model's only vocabulary is {TEKKEN_FILE}, Mistral's own format, which is not read.",
-                remedy=_REMEDY,
-            )
+            from headrace.text.from_tekken import build_from_tekken
+
+            backend = build_from_tekken(files[TEKKEN_FILE])
         else:
             there = ", ".join(sorted(files)) or "no tokenizer file at all"
             raise TokenizerError(f"The model has no tokenizer.json; there is: {there}.", remedy=_REMEDY)

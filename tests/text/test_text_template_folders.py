@@ -3,8 +3,6 @@
 import pytest
 
 from headrace.text.chat_template import ChatTemplate, TemplateError
-from headrace.text.tokenizer import Tokenizer
-from headrace.text.tokenizer_error import TokenizerError
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -40,9 +38,3 @@ def test_a_folder_without_a_default_names_what_it_has() -> None:
 def test_a_template_that_is_no_text_is_named() -> None:
     with pytest.raises(TemplateError, match=r"templates/rag\.jinja is not UTF-8"):
         rendered({"chat_template.jinja": b"x", "templates/rag.jinja": b"\xff"})
-
-
-def test_mistrals_own_vocabulary_alone_is_refused_with_the_way_out() -> None:
-    with pytest.raises(TokenizerError, match=r"tekken\.json, Mistral's own format") as caught:
-        Tokenizer.from_files({"tekken.json": b"{}"})
-    assert "--tokenizer-path" in caught.value.remedy
