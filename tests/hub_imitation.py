@@ -74,7 +74,9 @@ class Hub:
         sizes_told: whether the answer about a model tells the sizes of its files when it is asked to.
         page_size: files in a page of the tree.
         answers: statuses (with headers) that are answered first, before anything else, to any request to the hub.
-        spoil: headers that replace those of answers about files.
+        spoil, cdn_spoil: headers that replace those of answers about files.
+        next_link: the address of the tree's next page, where it is not the right one.
+        connections: how many were made to the hub.
         signature: of addresses that are given from now on; the CDN takes no other.
     """
 
@@ -86,6 +88,9 @@ class Hub:
         self.page_size = 1_000
         self.answers: list[tuple[int, dict[str, str]]] = []
         self.spoil: dict[str, str] = {}
+        self.cdn_spoil: dict[str, str] = {}
+        self.next_link = ""
+        self.connections = 0
         self.signature = "first"
         self.cdn_refuses = False
         self.asked: list[Asked] = []
@@ -154,7 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
         ranged = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
-        self._answer(206, data[first : last + 1], {**headers, **ranged})
+        spoiled = self.server.hub.cdn_spoil if self.where == "cdn" else {}
+        self._answer(206, data[first : last + 1], {**headers, **ranged, **spoiled})
 
     def log_message(self, format: str, *arguments: object) -> None:
         """`asked` is the log."""
@@ -184,6 +190,10 @@ class _CdnHandler(_Handler):
 
 class _HubHandler(_Handler):
     where = "hub"
+
+    def setup(self) -> None:
+        self.server.hub.connections += 1
+        super().setup()
 
     def do_GET(self) -> None:
         hub = self.server.hub
@@ -265,6 +275,7 @@ class _HubHandler(_Handler):
         headers = {}
         if end < len(entries):
             target = f"{hub.hub_url}/api/models/{name}/tree/{commit}/{quote(below)}".rstrip("/")
+            target = hub.next_link or target
             headers["Link"] = f'<{target}?recursive=true&cursor={end}>; rel="next"'
         self._json(page, headers)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.source.objects import ObjectInfo
-from headrace.store.base import Target, list_below, read_range, read_whole
+from headrace.store.base import list_below, read_range, read_whole
 from headrace.store.errors import AccessDenied, BadEndpoint, Changed, NotFound, TransientError, Unsupported
 from headrace.stream.model_listing import list_with_templates
 from headrace.stream.plan import Placement, plan_reads
@@ -122,6 +121,22 @@ def test_a_folder_is_read_page_by_page_alone(hub: Hub) -> None:
     hub.sizes_told = False
     store = store_of(hub, f"hf://{NAME}/original")
     assert [item.name for item in store.list().objects] == ["a b#1.safetensors"]
+    commit = hub.repositories[NAME].branches["main"]
+    assert hub.targets("hub")[1] == f"/api/models/{NAME}/tree/{commit}/original"
+
+
+def test_where_an_answer_may_not_name_all_files_the_tree_does(hub: Hub) -> None:
+    hub.repository(NAME).commit({f"more/{number:05}": b"" for number in range(10_000)})
+    hub.page_size = 5_000
+    assert len(list(list_below(store_of(hub)))) == len(FILES) + 10_000
+    assert [target.split("/")[5] for target in hub.targets("hub")] == ["revision", "tree", "tree", "tree"]
+
+
+@pytest.mark.parametrize("link", ["http://localhost:9/elsewhere", "https://127.0.0.1:9/x", "ftp://h/"])
+def test_a_next_page_of_another_host_is_not_asked_for(hub: Hub, link: str) -> None:
+    hub.sizes_told, hub.page_size, hub.next_link = False, 2, link
+    with pytest.raises((BadEndpoint, Unsupported), match=r"another host's|cannot be used"):
+        store_of(hub, HF_TOKEN=TOKEN).list()
 
 
 def test_2500_files_are_one_request(hub: Hub) -> None:
@@ -301,13 +316,37 @@ def test_an_empty_file_is_looked_up(hub: Hub) -> None:
 
 def test_the_listings_connection_is_kept_for_the_first_read(hub: Hub) -> None:
     store = store_of(hub)
-    item: ObjectInfo = weights_of(store)
-    reader = store.open_reader()
-    read_range(reader, item, 0, 1)
-    target = Target([memoryview(bytearray(1))])
+    item = store.list().find("config.json")
+    assert item is not None
+    read_whole(store.open_reader(), item)
+    assert (len(hub.targets("hub")), hub.connections) == (3, 1)
+
+
+def test_a_read_is_ended_from_another_thread(hub: Hub) -> None:
+    store = store_of(hub)
+    item, reader = weights_of(store), store.open_reader()
     reader.abort()
     with pytest.raises(TransientError):
-        reader.read_into(item, 0, target)
+        read_whole(reader, item)
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ({"Content-Range": "bytes 0-9/300001"}, Changed),
+        ({"Content-Range": "bytes 1-10/300000"}, Unsupported),
+        ({"Content-Range": "bytes */300000"}, Unsupported),
+        ({"Content-Encoding": "gzip"}, Unsupported),
+    ],
+)
+def test_what_the_other_host_sends_is_proved(
+    hub: Hub, headers: dict[str, str], kind: type[Exception]
+) -> None:
+    store = store_of(hub)
+    item = weights_of(store)
+    hub.cdn_spoil = headers
+    with pytest.raises(kind):
+        read_range(store.open_reader(), item, 0, 10)
 
 
 def test_redirects_without_end_are_refused(hub: Hub) -> None:

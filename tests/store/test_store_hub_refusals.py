@@ -79,6 +79,11 @@ def test_private_and_absent_look_the_same_with_anothers_token(hub: Hub) -> None:
     assert "with the token in HF_TOKEN" in error.remedy
 
 
+def test_a_hub_that_refuses_what_is_not_there_is_understood(hub: Hub) -> None:
+    hub.answers = [(401, {"X-Error-Code": "RepoNotFound"})]
+    assert isinstance(refusal(hub, HF_TOKEN=TOKEN), NotFound)
+
+
 def test_a_plain_name_that_is_nowhere_says_both(hub: Hub) -> None:
     error = refusal(hub, "org/absent")
     assert "There is no folder org/absent here, and there is no such model on the hub" in error.cause

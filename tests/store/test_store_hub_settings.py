@@ -192,8 +192,9 @@ def test_offline_without_a_snapshot_is_an_error_with_ways_out(tmp_path: Path, ur
 
 
 def test_a_reference_that_is_no_commit_leads_nowhere(tmp_path: Path) -> None:
-    cached(tmp_path)
-    (tmp_path / "hub" / "models--org--name" / "refs" / "main").write_text("../../../etc")
+    folder = cached(tmp_path)
+    (folder.parents[2] / "other").mkdir()
+    (tmp_path / "hub" / "models--org--name" / "refs" / "main").write_text("../../other")
     assert find_snapshot(parse_source("hf://org/name"), tmp_path / "hub") is None
 
 
