@@ -6,16 +6,19 @@ The names below are imported when they are first used: `import headrace` itself 
 TYPE_CHECKING = False  # type checkers know the name; typing itself would cost half of this import
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
+    from headrace.source.bad_source import BadSource
     from headrace.store.errors import (
         AccessDenied,
         BadEndpoint,
         BadSignature,
         Changed,
+        Corrupt,
         ExpiredCredentials,
         NoCredentials,
         NotFound,
         StoreError,
         Throttled,
+        TimedOut,
         TlsError,
         TransientError,
         Truncated,
@@ -26,33 +29,48 @@ if TYPE_CHECKING:
     from headrace.stream.credentials import S3Credentials
     from headrace.stream.header import BadHeader
     from headrace.stream.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
+    from headrace.stream.ledger import DeadlineExceeded
     from headrace.stream.load import load_file
     from headrace.stream.map_file import map_file
     from headrace.stream.memory_limit import MemoryLimitTooSmall
     from headrace.stream.memory_room import NotEnoughMemory
     from headrace.stream.object_storage_model import ObjectStorageModel
     from headrace.stream.pull import list_safetensors, pull_files
+    from headrace.stream.ranks.errors import PeerFailed, PeerLost, RanksDisagree
+    from headrace.stream.ranks.group import RanksCannotMeet
     from headrace.stream.select import TensorParallel
     from headrace.stream.streamer import SafetensorsStreamer
+    from headrace.stream.tensor_stream import StreamerMisused
+    from headrace.stream.verify_sums import NotVerifiable
+    from headrace.stream.writing import CannotWrite
 
 __version__ = "0.1.0"
 
 _STORE_ERRORS = (
-    "AccessDenied", "BadEndpoint", "BadSignature", "Changed", "ExpiredCredentials", "NoCredentials", "NotFound",
-    "StoreError", "Throttled", "TlsError", "TransientError", "Truncated", "Unreachable", "Unsupported",
-    "WrongRegion",
+    "AccessDenied", "BadEndpoint", "BadSignature", "Changed", "Corrupt", "ExpiredCredentials", "NoCredentials",
+    "NotFound", "StoreError", "Throttled", "TimedOut", "TlsError", "TransientError", "Truncated", "Unreachable",
+    "Unsupported", "WrongRegion",
 )  # fmt: skip
 _PLACES = {
     "HeadraceError": "headrace.errors",
     **dict.fromkeys(_STORE_ERRORS, "headrace.store.errors"),
     "BadHeader": "headrace.stream.header",
+    "BadSource": "headrace.source.bad_source",
+    "CannotWrite": "headrace.stream.writing",
+    "DeadlineExceeded": "headrace.stream.ledger",
     "LazyCheckpoint": "headrace.stream.lazy_checkpoint",
     "LazyTensor": "headrace.stream.lazy_checkpoint",
     "MemoryLimitTooSmall": "headrace.stream.memory_limit",
     "NotEnoughMemory": "headrace.stream.memory_room",
+    "NotVerifiable": "headrace.stream.verify_sums",
     "ObjectStorageModel": "headrace.stream.object_storage_model",
+    "PeerFailed": "headrace.stream.ranks.errors",
+    "PeerLost": "headrace.stream.ranks.errors",
+    "RanksCannotMeet": "headrace.stream.ranks.group",
+    "RanksDisagree": "headrace.stream.ranks.errors",
     "S3Credentials": "headrace.stream.credentials",
     "SafetensorsStreamer": "headrace.stream.streamer",
+    "StreamerMisused": "headrace.stream.tensor_stream",
     "TensorParallel": "headrace.stream.select",
     "list_safetensors": "headrace.stream.pull",
     "load_file": "headrace.stream.load",
@@ -66,7 +84,11 @@ __all__ = [
     "BadEndpoint",
     "BadHeader",
     "BadSignature",
+    "BadSource",
+    "CannotWrite",
     "Changed",
+    "Corrupt",
+    "DeadlineExceeded",
     "ExpiredCredentials",
     "HeadraceError",
     "LazyCheckpoint",
@@ -75,12 +97,19 @@ __all__ = [
     "NoCredentials",
     "NotEnoughMemory",
     "NotFound",
+    "NotVerifiable",
     "ObjectStorageModel",
+    "PeerFailed",
+    "PeerLost",
+    "RanksCannotMeet",
+    "RanksDisagree",
     "S3Credentials",
     "SafetensorsStreamer",
     "StoreError",
+    "StreamerMisused",
     "TensorParallel",
     "Throttled",
+    "TimedOut",
     "TlsError",
     "TransientError",
     "Truncated",

@@ -42,3 +42,10 @@ def test_every_name_that_is_told_as_the_packages_is_there() -> None:
         re.findall(r"from headrace import (.*)", PAGE)[0].split(", ")
     )
     assert told <= set(headrace.__all__)
+
+
+def test_every_error_that_is_told_can_be_caught_by_its_name() -> None:
+    told = set(re.findall(r"`(?:headrace\.)?([A-Z]\w*[a-z][A-Z]?\w*)`", PAGE))
+    errors = {name for name in told if not name.endswith("Streamer")} - {"FileChunks", "ObjectStorageModel"}
+    assert "PeerLost" in errors
+    assert errors <= set(headrace.__all__)
