@@ -1,6 +1,7 @@
 """`headrace ls URI`: the models below a place."""
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
@@ -32,6 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List; the exit code. Raises HeadraceError."""
+    from headrace.cli.progress import counting
     from headrace.source.models_below import models_below
     from headrace.source.uri import parse_source
     from headrace.store.base import open_store
@@ -40,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     source = parse_source(args.uri)
     store = open_store(source)
-    items = list_all_below(store)
+    with counting("objects", sys.stderr) as on_count:
+        items = list_all_below(store, on_count=on_count)
     if not items:
         list_model(store)  # says what is there instead, as an error
     models = models_below(items)

@@ -36,6 +36,24 @@ def transfer_progress(
         yield _LineWriter(total_bytes, verb, stream, clock).advance
 
 
+@contextmanager
+def counting(what: str, stream: TextIO) -> Iterator[Callable[[int], None]]:
+    """A function to tell a number that grows, shown on a terminal alone and wiped out at the end."""
+    shown = False
+
+    def show(count: int) -> None:
+        nonlocal shown
+        if stream.isatty():
+            shown = True
+            print(f"\r{count:,} {what}", end="", file=stream, flush=True)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=stream, flush=True)
+
+
 def decimal_size(size_bytes: int) -> str:
     """A size for a person, in powers of 1000: "269.1 MB"."""
     size = float(size_bytes)

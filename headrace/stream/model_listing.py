@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.source.files import TEMPLATE_FOLDERS, is_template
@@ -12,6 +13,7 @@ from headrace.stream.headers import SMALL_READ_POLICY, list_model
 from headrace.stream.retry import persistently
 
 MOST_OBJECTS = 1_000_000
+_COUNT_EVERY = 1_000
 
 
 def list_with_templates(store: Store) -> Listing:
@@ -29,10 +31,19 @@ def list_with_templates(store: Store) -> Listing:
     return replace(listing, objects=tuple(sorted(objects, key=lambda item: item.name)))
 
 
-def list_all_below(store: Store, folder: str = "", *, most: int = MOST_OBJECTS) -> tuple[ObjectInfo, ...]:
+def list_all_below(
+    store: Store,
+    folder: str = "",
+    *,
+    most: int = MOST_OBJECTS,
+    on_count: Callable[[int], None] = lambda _count: None,
+) -> tuple[ObjectInfo, ...]:
     """All that lies below the prefix, or below a folder of it, in all depths; names relative to the prefix.
 
     What the store may get over is tried again from the beginning.
+
+    Args:
+        on_count: told now and then how many there are so far.
 
     Raises:
         Unsupported: the store has no listing, or there are more than `most` objects.
@@ -40,7 +51,12 @@ def list_all_below(store: Store, folder: str = "", *, most: int = MOST_OBJECTS) 
     """
 
     def read() -> tuple[ObjectInfo, ...]:
-        return tuple(itertools.islice(list_below(store, folder), most + 1))
+        found: list[ObjectInfo] = []
+        for item in itertools.islice(list_below(store, folder), most + 1):
+            found.append(item)
+            if len(found) % _COUNT_EVERY == 0:
+                on_count(len(found))
+        return tuple(found)
 
     found = persistently(read, SMALL_READ_POLICY, time.sleep, retried=(TransientError,))
     if len(found) > most:

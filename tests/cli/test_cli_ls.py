@@ -1,11 +1,13 @@
 """`headrace ls` as a person and a script see it."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import main
+from headrace.cli.progress import counting
 
 
 @pytest.fixture
@@ -46,6 +48,19 @@ def test_no_models_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "notes.txt").touch()
     assert main(["ls", str(tmp_path)]) == 0
     assert "No models lie below" in capsys.readouterr().out
+
+
+def test_a_long_listing_counts_on_a_terminal_and_leaves_nothing_there() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, log = Terminal(), io.StringIO()
+    for stream in (terminal, log):
+        with counting("objects", stream) as on_count:
+            on_count(1_000)
+    assert terminal.getvalue() == "\r1,000 objects\r\x1b[K"
+    assert log.getvalue() == ""
 
 
 def test_a_web_server_says_that_it_has_no_listing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,9 @@ from headrace.source.objects import Listing
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store
 from headrace.stream.headers import ReaderPool
+from tests.faults import server as faults
+from tests.faults.opening import environment_of
+from tests.faults.server import fault_server
 from tests.tiny_models import make_tiny, save_checkpoint
 
 INDEX = "model.safetensors.index.json"
@@ -176,6 +179,32 @@ def test_a_stale_manifest_is_told(folder: Path) -> None:
 def test_what_lies_beside_and_is_not_loaded_is_named(folder: Path) -> None:
     save_file({"w": torch.zeros(1)}, folder / "model.fp16.safetensors")
     assert checked(folder)["weights"].facts["not_loaded"] == ["model.fp16.safetensors"]
+
+
+def test_who_may_list_but_not_read_is_told(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = {f"model/{path.name}": path.read_bytes() for path in good.iterdir()}
+    with fault_server(objects) as server:
+        for name, value in environment_of(server).items():
+            monkeypatch.setenv(name, value)
+        server.usual = faults.error(403, "AccessDenied")
+        found = checked("s3://bucket/model")
+    assert failed(found) == ["read"]
+    assert found["list"].status == "ok"
+    assert SHARD in found["read"].text or "model-00001" in found["read"].text
+
+
+def test_a_place_that_cannot_keep_small_files_is_a_warning(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = {f"model/{path.name}": path.read_bytes() for path in good.iterdir()}
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+    with fault_server(objects) as server:
+        for name, value in environment_of(server).items():
+            monkeypatch.setenv(name, value)
+        found = checked("s3://bucket/model")
+    assert found["cache"].status == "warn"
+    assert failed(found) == []
 
 
 class Clock:

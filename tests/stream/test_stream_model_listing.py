@@ -59,3 +59,10 @@ def test_a_busy_store_is_asked_again_for_all_that_lies_below(server: FaultServer
 def test_more_objects_than_can_be_meant_are_refused(server: FaultServer) -> None:
     with pytest.raises(Unsupported, match="More than 4 objects"):
         list_all_below(store_of(server), most=4)
+
+
+def test_a_long_listing_tells_how_far_it_is(server: FaultServer) -> None:
+    server.objects = {f"model/{number:04d}": Stored.of(b"") for number in range(2_500)}
+    told: list[int] = []
+    assert len(list_all_below(store_of(server), on_count=told.append)) == 2_500
+    assert told == [1_000, 2_000]
