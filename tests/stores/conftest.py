@@ -15,6 +15,7 @@ from tests.stores.real import named, real_s3_place
 from tests.stores.real_azure import real_azure_place
 from tests.stores.real_gcs import real_gcs_place
 from tests.stores.seaweed import seaweed_place, seaweed_tls_place
+from tests.stores.seaweed_virtual import seaweed_virtual_place
 from tests.tiny_models import in_dtype, make_tiny, save_checkpoint
 
 # Fixtures that give a Place; they are imported above, as pytest finds them by their names here.
@@ -23,6 +24,7 @@ PLACES = [
     web_place,
     seaweed_place,
     seaweed_tls_place,
+    seaweed_virtual_place,
     fake_gcs_place,
     fake_gcs_tls_place,
     azurite_place,
