@@ -249,7 +249,7 @@ def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
             # The folder's links are followed, the file's own are not: its name counts, not its target's.
             folder = str(path.parent.resolve())
             return ModelSource("file", "", folder, str(path.parent)), path.name
-        is_folder = path.is_dir()
+        is_folder, is_link, is_there = path.is_dir(), path.is_symlink(), os.path.lexists(path)
     except (OSError, RuntimeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadSource(
@@ -257,4 +257,12 @@ def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
         ) from None
     if is_folder:
         raise BadSource(f"{text} is a folder.", remedy="Name a file in it.")
+    if is_link:
+        raise BadSource(
+            f"{text:.300} is a link that leads to no file.", remedy="Put the file there, or mend the link."
+        )
+    if is_there:
+        raise BadSource(
+            f"{text:.300} is no file, but a pipe, a socket or a device.", remedy="Give an existing file."
+        )
     raise BadSource(f"There is no file {text:.300}.", remedy="Give an existing file or s3://bucket/key.")

@@ -19,6 +19,7 @@ from headrace.stream.header_entries import Entry, plain_entries
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
 _MAX_SIZE = (1 << 63) - 1
 _LONGEST_SHOWN = 200
+_LFS_POINTER = b"version https://git-lfs."
 DTYPE_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
@@ -30,9 +31,10 @@ _DTYPES = {name: name for name in DTYPE_BITS}  # one string for each, however ma
 class BadHeader(HeadraceError):
     """A safetensors object whose header is not legal, or does not fit the object."""
 
-    def __init__(self, where: str, cause: str) -> None:
+    def __init__(self, where: str, cause: str, remedy: str = "") -> None:
         super().__init__(
-            f"{where}: {cause}", remedy="The file is damaged or was not uploaded whole: upload it again."
+            f"{where}: {cause}",
+            remedy=remedy or "The file is damaged or was not uploaded whole: upload it again.",
         )
 
 
@@ -66,6 +68,12 @@ def header_length(prefix: bytes, size_bytes: int, where: str) -> int:
     """Length of the JSON from an object's first 8 bytes. Raises BadHeader."""
     if len(prefix) < 8:
         raise BadHeader(where, f"the object has {size_bytes} bytes, too few for a safetensors header.")
+    if prefix.startswith(_LFS_POINTER):
+        raise BadHeader(
+            where,
+            "it is a pointer of git-lfs, which stands for the file.",
+            "Fetch the file itself (`git lfs pull`), and upload it again where it was uploaded.",
+        )
     length = int.from_bytes(prefix[:8], "little")
     if length > MAX_HEADER_BYTES or length + 8 > size_bytes:
         raise BadHeader(
@@ -116,6 +124,11 @@ def _careful_tensors(header: bytes, base: int, where: str) -> dict[str, TensorIn
         raise BadHeader(where, f"its header is not valid JSON ({error}).") from None
     if not isinstance(entries, dict):
         raise BadHeader(where, "its header is not a JSON object.")
+    metadata = entries.get("__metadata__")
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise BadHeader(where, "its __metadata__ is no JSON object of strings.")
     return {
         name: _tensor(name, entry, base, where) for name, entry in entries.items() if name != "__metadata__"
     }

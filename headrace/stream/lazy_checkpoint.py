@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
@@ -44,7 +44,7 @@ def open_checkpoint(
     return LazyCheckpoint(open_whole_model(path_text(path), s3_credentials), framework)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class LazyTensor:
     """One tensor, not read yet. `entry[0:512]` reads these rows, `entry[:]` or `entry[...]` all of it.
 
@@ -73,6 +73,12 @@ class LazyTensor:
             StoreError: it could not be read.
         """
         return self._checkpoint._read(self._shard, self.name, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """All of it as numpy's array. (Without this numpy would make an array of one object, the entry.)"""
+        import numpy as np
+
+        return np.asarray(self[...], dtype)
 
     def __repr__(self) -> str:
         return f"LazyTensor({self.name!r}, {self.dtype}, shape={list(self.shape)}, object={self.object!r})"
@@ -110,6 +116,15 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed.is_set() else ""
+        return f"LazyCheckpoint({self._store.source.uri!r}, {len(self):,} tensors{closed})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "An open checkpoint holds connections and cannot be pickled: open it in each process."
+        )
 
     def __enter__(self) -> Self:
         return self

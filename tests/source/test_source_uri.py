@@ -1,5 +1,6 @@
 """What a model's name means."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -288,3 +289,16 @@ def test_any_text_is_an_object_or_refused_and_nothing_else(text: str) -> None:
         return
     assert name
     assert source.scheme != "file" or (Path(source.prefix) / name).is_file()
+
+
+def test_a_link_that_leads_nowhere_or_in_a_circle_is_called_that(tmp_path: Path) -> None:
+    for name, target in (("gone", "nothing"), ("circle", "circle")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+        with pytest.raises(BadSource, match=f"{name} is a link that leads to no file"):
+            parse_object(str(tmp_path / name))
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadSource, match="pipe is no file, but a pipe"):
+        parse_object(str(tmp_path / "pipe"))

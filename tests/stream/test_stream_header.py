@@ -242,3 +242,18 @@ def test_a_file_that_the_reference_writes_is_read_as_the_reference_reads_it() ->
 def test_a_header_length_that_the_object_cannot_hold_is_refused(prefix: bytes, size_bytes: int) -> None:
     with pytest.raises(BadHeader):
         header_length(prefix, size_bytes, WHERE)
+
+
+@pytest.mark.parametrize("metadata", [{"a": 1}, {"a": None}, [], "text", 5])
+def test_metadata_that_is_no_object_of_strings_is_refused_as_the_reference_does(metadata: object) -> None:
+    header = json.dumps({"__metadata__": metadata, "a": entry("U8", [1], 0, 1)}).encode()
+    with pytest.raises(BadHeader, match="__metadata__ is no JSON object of strings"):
+        parse(header, 1)
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.deserialize(len(header).to_bytes(8, "little") + header + b"x")  # type: ignore[no-untyped-call]
+
+
+def test_a_pointer_of_git_lfs_is_called_that() -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 269060552\n"
+    with pytest.raises(BadHeader, match=r"a pointer of git-lfs.*git lfs pull"):
+        header_length(pointer, len(pointer), WHERE)

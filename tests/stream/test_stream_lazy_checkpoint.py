@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,3 +320,26 @@ def test_a_part_is_the_callers_to_keep_and_to_write_to(tmp_path: Path) -> None:
     assert data_of(second) == stored.data[:32]
     assert first.data_ptr() % 64 == 0
     assert first.untyped_storage().nbytes() == math.prod((2, 4)) * 4
+
+
+def test_entries_are_themselves_and_can_be_kept_in_a_set(server: FaultServer) -> None:
+    with opened(server, {"a": matrix(2, 2)[0], "b": matrix(2, 2)[0]}) as checkpoint:
+        assert len({checkpoint["a"], checkpoint["a"], checkpoint["b"]}) == 2
+        assert checkpoint["a"] != checkpoint["b"]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "pt"])
+def test_numpy_reads_an_entry_as_an_array(server: FaultServer, framework: Any) -> None:
+    stored, values = matrix(4, 3)
+    with opened(server, {"w": stored}, framework=framework) as checkpoint:
+        assert np.array_equal(np.asarray(checkpoint["w"]), values)
+        assert np.asarray(checkpoint["w"], np.float64).dtype == np.float64
+
+
+def test_a_checkpoint_shows_where_it_is_and_cannot_be_pickled(server: FaultServer) -> None:
+    with opened(server, {"w": matrix(4, 3)[0]}) as checkpoint:
+        assert repr(checkpoint) == f"LazyCheckpoint('{FOLDER}', 1 tensors)"
+        for kept in (checkpoint, checkpoint["w"]):
+            with pytest.raises(TypeError, match="open it in each process"):
+                pickle.dumps(kept)
+    assert repr(checkpoint) == f"LazyCheckpoint('{FOLDER}', 1 tensors, closed)"
