@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.bench.scene import Object, Scene
+from headrace.store.errors import Unsupported
 from headrace.store.trust import resolve_trust
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ def find_target(text: str) -> Target:
             ca_bundle=settings.trust.ca_bundle or _system_bundle(),
         )
         return Target(scene, "s3", _aws_variables(settings, scene))
+    if not source.is_web:
+        raise Unsupported(
+            source.uri,
+            f"Loading from {source.scheme}:// is not measured: other loaders are not given it, nor is the bare wire.",
+            remedy="Measure s3://, https:// or a folder.",
+        )
     query = f"?{source.query}" if source.query else ""
     web = [_on_the_web(source.uri_of(item.name) + query, item.size_bytes) for item in items]
     scene = Scene(

@@ -7,9 +7,8 @@ import base64
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 from headrace.source.uri import ModelSource
@@ -17,9 +16,10 @@ from headrace.store.azure import CRC_HEADER, SHA256_HEADER, AzureStore
 from headrace.store.azure_connection import AzureConnection
 from headrace.store.azure_settings import AzureSettings
 from headrace.store.crc import CRC64NVME, Crc
-from headrace.store.errors import NoCredentials, NotFound, StoreError, Truncated, Unsupported
+from headrace.store.errors import NoCredentials, NotFound, Truncated, Unsupported
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, Head
 from headrace.store.upload_connections import UploadConnections
+from headrace.store.upload_file import opened_file
 from headrace.store.upload_plan import LocalFile
 from headrace.store.uploader import FileSums, object_key
 
@@ -101,7 +101,7 @@ class AzureUploader:
         headers = {SHA256_HEADER: sums.sha256}
         if sums.crc is not None:
             headers[CRC_HEADER] = CRC64NVME.encode(sums.crc)
-        with _opened(file, uri) as descriptor:
+        with opened_file(file, uri) as descriptor:
             if file.size_bytes <= self._block_bytes:
                 data = os.pread(descriptor, file.size_bytes, 0)
                 headers |= {"x-ms-blob-type": "BlockBlob", "Content-Type": _TYPE, "Content-MD5": _md5(data)}
@@ -190,17 +190,3 @@ def _md5(data: bytes) -> str:
 def _size_in(head: Head) -> int:
     text = head.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() else -1
-
-
-@contextmanager
-def _opened(file: LocalFile, uri: str) -> Iterator[int]:
-    try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreError(
-            uri, f"{file.path} cannot be read: {error.strerror}.", remedy="Check the file."
-        ) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -3,8 +3,7 @@
 import contextlib
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
 from headrace.source.uri import ModelSource
@@ -15,10 +14,11 @@ from headrace.store.gcs_connection import GcsConnection, object_target, objects_
 from headrace.store.gcs_session import Session, StoredObject, parse_object, upload_session
 from headrace.store.gcs_settings import GcsSettings, project_of
 from headrace.store.http import FIRST_STALL_TIMEOUT_S
+from headrace.store.upload_connections import UploadConnections
+from headrace.store.upload_file import opened_file
 from headrace.store.upload_plan import LocalFile
 from headrace.store.uploader import CHECKSUM_KEY, FileSums, object_key
 
-_ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5
 
 
@@ -33,11 +33,8 @@ class GcsUploader:
         Raises NoCredentials.
         """
         settings.principal.token()
-        self.destination, self._settings, self._first_wait_s = destination, settings, first_wait_s
-        self._ended = threading.Event()
-        self._lock = threading.Condition()
-        self._used: set[GcsConnection] = set()
-        self._spare: list[GcsConnection] = []
+        self.destination, self._settings = destination, settings
+        self._connections = UploadConnections(self._connect, destination.uri, first_wait_s=first_wait_s)
 
     @property
     def crc(self) -> Crc | None:
@@ -47,7 +44,7 @@ class GcsUploader:
     def make_bucket(self) -> bool:
         """See Uploader.make_bucket. It is made in the project that the environment names, at the usual place."""
         bucket = self.destination.bucket
-        with self._connection() as connection:
+        with self._connections.taken() as connection:
             try:
                 # By what a listing answers: looking at a bucket itself takes another permission.
                 connection.ask("GET", objects_target(bucket, {"maxResults": "1", "fields": "kind"}))
@@ -78,7 +75,7 @@ class GcsUploader:
             object_key(self.destination, file.name),
             {"fields": "size,crc32c,metadata"},
         )
-        with self._connection() as connection:
+        with self._connections.taken() as connection:
             try:
                 stored = parse_object(connection.ask("GET", target), self.destination.uri_of(file.name))
             except NotFound:  # it was there when it was listed
@@ -95,7 +92,7 @@ class GcsUploader:
         }
         if sums.crc is not None:  # the store refuses what does not match it
             resource["crc32c"] = CRC32C.encode(sums.crc)
-        with self._connection() as connection, _opened(file, uri) as descriptor:
+        with self._connections.taken() as connection, opened_file(file, uri) as descriptor:
             stored = self._send(connection, resource, file.size_bytes, descriptor, uri, on_bytes)
         if stored.size != str(file.size_bytes):
             raise Truncated(
@@ -124,8 +121,7 @@ class GcsUploader:
         def retry(error: TransientError, moved: bool) -> None:
             nonlocal failures
             failures = 1 if moved else failures + 1
-            wait_s = max(self._first_wait_s * 2 ** (failures - 1), error.retry_after_s or 0.0)
-            if failures == _ATTEMPTS or self._ended.wait(wait_s):
+            if not self._connections.may_retry(error, failures):
                 raise error
 
         try:
@@ -140,66 +136,27 @@ class GcsUploader:
         except BaseException:
             for session in sessions[-1:]:
                 self._cancel(session)
-            if self._ended.is_set():
-                raise StoreError(uri, "The upload was ended.") from None
+            self._connections.refuse_ended()
             raise
 
     def _cancel(self, session: Session) -> None:
         """What the store has of an unfinished upload is no object, and would be dropped in a week all the same."""
-        connection = self._new_connection()
+        connection = self._connect()
         try:
             with contextlib.suppress(StoreError):
                 session.cancel(connection)
         finally:
             connection.http.close()
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[GcsConnection]:
-        """One for this thread alone, known to `abort`."""
-        with self._lock:
-            if self._ended.is_set():
-                raise StoreError(self.destination.uri, "The upload was ended.")
-            connection = self._spare.pop() if self._spare else self._new_connection()
-            self._used.add(connection)
-        try:
-            yield connection
-        finally:
-            with self._lock:
-                self._used.discard(connection)
-                self._spare.append(connection)
-                self._lock.notify_all()
-
-    def _new_connection(self) -> GcsConnection:
+    def _connect(self) -> GcsConnection:
         return GcsConnection(
             self._settings, uri=self.destination.uri, stall_timeout_s=6 * FIRST_STALL_TIMEOUT_S
         )
 
     def abort(self) -> None:
         """See Uploader.abort."""
-        with self._lock:
-            self._ended.set()
-            for connection in self._used:
-                connection.http.abort()
-            while self._used:
-                self._lock.wait()
+        self._connections.abort()
 
     def close(self) -> None:
         """See Uploader.close."""
-        with self._lock:
-            for connection in self._spare:
-                connection.http.close()
-            self._spare.clear()
-
-
-@contextlib.contextmanager
-def _opened(file: LocalFile, uri: str) -> Iterator[int]:
-    try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreError(
-            uri, f"{file.path} cannot be read: {error.strerror}.", remedy="Check the file."
-        ) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        self._connections.close()

@@ -40,20 +40,33 @@ class UploadConnections(Generic[AnyConnection]):
         attempts = 0
         while True:
             try:
-                with self._taken() as connection:
+                with self.taken() as connection:
                     return request(connection)
             except (TransientError, Unreachable) as error:
                 attempts += 1
-                asked_s = error.retry_after_s if isinstance(error, TransientError) else None
-                wait_s = max(self._first_wait_s * 2 ** (attempts - 1), asked_s or 0.0)
-                if attempts == _ATTEMPTS or self._ended.wait(wait_s):
-                    self._refuse_ended()
+                if not self.may_retry(error, attempts):
                     raise
 
+    def may_retry(self, error: TransientError | Unreachable, failures: int) -> bool:
+        """Wait before another try; False where there were enough.
+
+        Args:
+            failures: in a row, 1 or more.
+
+        Raises StoreError where `abort` ended it.
+        """
+        if failures >= _ATTEMPTS:
+            return False
+        asked_s = error.retry_after_s if isinstance(error, TransientError) else None
+        self._ended.wait(max(self._first_wait_s * 2 ** (failures - 1), asked_s or 0.0))
+        self.refuse_ended()
+        return True
+
     @contextmanager
-    def _taken(self) -> Iterator[AnyConnection]:
+    def taken(self) -> Iterator[AnyConnection]:
+        """One for this thread alone, known to `abort`. Raises StoreError where that ended it."""
         with self._changed:
-            self._refuse_ended()
+            self.refuse_ended()
             connection = self._spare.pop() if self._spare else self._connect()
             self._used.add(connection)
         try:
@@ -64,7 +77,8 @@ class UploadConnections(Generic[AnyConnection]):
                 self._spare.append(connection)
                 self._changed.notify_all()
 
-    def _refuse_ended(self) -> None:
+    def refuse_ended(self) -> None:
+        """Raise StoreError where `abort` ended it."""
         if self._ended.is_set():
             raise StoreError(self._uri, "The upload was ended.")
 

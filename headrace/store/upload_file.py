@@ -1,0 +1,23 @@
+"""Opening a file that is uploaded."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.store.errors import StoreError
+from headrace.store.upload_plan import LocalFile
+
+
+@contextmanager
+def opened_file(file: LocalFile, uri: str) -> Iterator[int]:
+    """The descriptor of a file that goes to `uri`. Raises StoreError."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(
+            uri, f"{file.path} cannot be read: {error.strerror}.", remedy="Check the file."
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
