@@ -44,6 +44,7 @@ class Chance:
     _weights: int = 0
     _asked: Counter[tuple[str, int]] = field(default_factory=Counter)
     _failed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _reached: dict[tuple[str, int], int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _happening: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,6 +83,8 @@ class Chance:
             return "", honest
         asked = (exchange.asked.path.rpartition("/")[2], end)
         self._asked[asked] += 1
+        if first > self._reached.setdefault(asked, first):
+            self._reached[asked], self._failed[asked] = first, 0
         chance = random.Random(f"{self.seed} {asked} {first} {self._asked[asked]}")
         if of_weights and any(at <= self._weights < at + count for at, count in self.bursts):
             name, draw = "throttled", FAILING["throttled"]
