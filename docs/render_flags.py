@@ -20,7 +20,7 @@ command. Names and meanings are those of SGLang's server. `--flag VALUE` and `--
 not be cut short. MODEL is the URI of a place in a store, or a local folder, see
 [object_storage.md](object_storage.md). [The other commands' flags](#the-other-commands) are below.
 
-The store's settings come from the AWS variables
+The store's settings come from its vendor's own variables and files
 ([which](object_storage.md#where-the-store-is-and-who-asks)). Headrace's own variables:
 
 | Variable | Meaning |
@@ -30,6 +30,7 @@ The store's settings come from the AWS variables
 | `HEADRACE_CLIENT_CERT`, `HEADRACE_CLIENT_KEY` | PEM files of a client certificate that a store asks for ([more](object_storage.md#tls)) |
 | `HEADRACE_INSECURE_TLS` | `1` takes any certificate of a store, with a warning |
 | `HEADRACE_HTTP_TOKEN` | a bearer token for `https://` models ([more](object_storage.md#plain-web-servers)) |
+| `HEADRACE_S3_ANONYMOUS`, `HEADRACE_S3_REQUEST_PAYER` | S3 without a signature; who pays for requests ([more](stores/s3.md#where-the-store-is)) |
 | `HEADRACE_KERNELS` | `reference` computes with PyTorch alone, without the kernels in C++ ([more](engine.md#the-kernels)) |
 | `HEADRACE_DEBUG` | `1` shows the traceback behind an error message |
 | `NO_COLOR` | any value: no colours |
