@@ -9,6 +9,7 @@ from headrace.source.uri import ModelSource
 from headrace.source.web_address import WebAddress
 from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.base import Found, Target, refuse_odd_name
+from headrace.store.described import Setting
 from headrace.store.errors import NotFound, StoreError
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.proxy import is_loopback
@@ -56,6 +57,14 @@ class HttpStore:
         listing = Listing(tuple(sorted((each.item for each in found), key=lambda item: item.name)))
         warn_of_weak_versions(self.source.uri, listing)
         return listing
+
+    def describe(self) -> tuple[Setting, ...]:
+        """See Described.describe."""
+        token = self.settings.token
+        return (
+            Setting("endpoint", f"{self.source.scheme}://{self.source.bucket}", "the model's address"),
+            Setting("principal", "a token" if token else "anonymous", TOKEN_VARIABLE if token else "default"),
+        )
 
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""

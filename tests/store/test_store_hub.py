@@ -3,9 +3,13 @@
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+import headrace
 from headrace.store.base import list_below, read_range, read_whole
 from headrace.store.errors import AccessDenied, BadEndpoint, Changed, NotFound, TransientError, Unsupported
 from headrace.stream.model_listing import list_with_templates
@@ -347,6 +351,16 @@ def test_what_the_other_host_sends_is_proved(
     hub.cdn_spoil = headers
     with pytest.raises(kind):
         read_range(store.open_reader(), item, 0, 10)
+
+
+def test_the_library_reads_one_file_of_a_repository(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file({"x": np.arange(1000, dtype=np.float32)}, tmp_path / "x.safetensors")
+    hub.put(tmp_path, "org/other", "sub")
+    monkeypatch.setenv("HF_ENDPOINT", hub.hub_url)
+    tensors = headrace.load_file("hf://org/other/sub/x.safetensors", framework="numpy")
+    assert tensors["x"].tolist() == list(range(1000))
 
 
 def test_redirects_without_end_are_refused(hub: Hub) -> None:

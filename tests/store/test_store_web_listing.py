@@ -252,3 +252,12 @@ def test_a_token_that_travels_in_the_open_is_warned_of(
 
 def test_a_web_servers_store_is_found_by_its_source(server: StaticServer) -> None:
     assert isinstance(open_store(parse_source(server.url)), HttpStore)
+
+
+def test_the_settings_are_told_without_the_token(server: StaticServer) -> None:
+    told = store_of(server, HEADRACE_HTTP_TOKEN="hush-hush").describe()
+    assert [(each.name, each.value, each.origin) for each in told] == [
+        ("endpoint", server.url, "the model's address"),
+        ("principal", "a token", "HEADRACE_HTTP_TOKEN"),
+    ]
+    assert store_of(server).describe()[1].value == "anonymous"

@@ -1,4 +1,4 @@
-"""A folder of a local file system, and the same behind a plain web server."""
+"""A folder of a local file system, and the same behind a plain web server with a private CA that asks for a token."""
 
 import shutil
 from collections.abc import Iterator
@@ -25,13 +25,15 @@ def folder_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def web_place(tmp_path_factory: pytest.TempPathFactory, loopback_tls: Tls) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("served")
     with static_server(folder, loopback_tls) as server:
+        server.token = "suite-token"
 
         def put(model: Path, uri: str) -> None:
             shutil.copytree(model, folder / uri.removeprefix(server.url + "/"))
 
         yield Place(
             f"{server.url}/models",
-            {"REQUESTS_CA_BUNDLE": str(loopback_tls.certificate)},
+            {"REQUESTS_CA_BUNDLE": str(loopback_tls.certificate), "HEADRACE_HTTP_TOKEN": server.token},
             put=put,
             lists=False,
+            describes=("endpoint", "principal"),
         )
