@@ -11,6 +11,7 @@ from headrace.store.errors import Unsupported
 from headrace.store.trust import resolve_trust
 
 if TYPE_CHECKING:
+    from headrace.store.s3_address import S3Address
     from headrace.store.s3_settings import S3Settings
 
 
@@ -47,16 +48,17 @@ def find_target(text: str) -> Target:
         return Target(Scene("", tuple(files)), "file", {})
     if isinstance(store, S3Store):
         settings = store.settings
-        in_bucket = [_in_bucket(source.bucket, item.key, item.size_bytes, settings) for item in items]
+        address = settings.address_of(source.bucket)  # after the listing, which may have found another region
+        in_bucket = [_in_bucket(source.bucket, item.key, item.size_bytes, address) for item in items]
         scene = Scene(
             "",
             tuple(in_bucket),
             signed=True,
-            endpoint_url=settings.endpoint_url,
-            path_style=settings.path_style,
+            endpoint_url=address.endpoint_url,
+            path_style=address.path != "/",
             ca_bundle=settings.trust.ca_bundle or _system_bundle(),
         )
-        return Target(scene, "s3", _aws_variables(settings, scene))
+        return Target(scene, "s3", _aws_variables(settings, address, scene))
     if not source.is_web:
         raise Unsupported(
             source.uri,
@@ -79,14 +81,9 @@ def scene_for(target: Target, loader: str, connections: int | None = None) -> Sc
     return replace(target.scene, loader=loader, connections=connections)
 
 
-def _in_bucket(bucket: str, key: str, size_bytes: int, settings: "S3Settings") -> Object:
-    parts = urlsplit(settings.endpoint_url)
-    quoted = quote(key, safe="/-._~")
-    if settings.path_style:
-        url = f"{settings.endpoint_url}/{quote(bucket)}/{quoted}"
-    else:
-        url = f"{parts.scheme}://{bucket}.{parts.netloc}/{quoted}"
+def _in_bucket(bucket: str, key: str, size_bytes: int, address: "S3Address") -> Object:
     uri = f"s3://{bucket}/{key}"
+    url = f"{address.origin}{address.path}{quote(key, safe='/-._~')}"
     return Object(uri, size_bytes, url=url, s3_uri=uri)
 
 
@@ -96,18 +93,18 @@ def _on_the_web(url: str, size_bytes: int) -> Object:
     return Object(url, size_bytes, url=url, s3_uri=f"s3:/{path}" if path.count("/") > 1 else "")
 
 
-def _aws_variables(settings: "S3Settings", scene: Scene) -> dict[str, str]:
+def _aws_variables(settings: "S3Settings", address: "S3Address", scene: Scene) -> dict[str, str]:
     credentials = settings.frozen_credentials()
     variables = {
         "AWS_ACCESS_KEY_ID": credentials.access_key or "",
         "AWS_SECRET_ACCESS_KEY": credentials.secret_key or "",
         "AWS_SESSION_TOKEN": credentials.token or "",
-        "AWS_REGION": settings.region,
-        "AWS_DEFAULT_REGION": settings.region,
-        "AWS_ENDPOINT_URL": settings.endpoint_url,
+        "AWS_REGION": address.region,
+        "AWS_DEFAULT_REGION": address.region,
+        "AWS_ENDPOINT_URL": address.endpoint_url,
         "AWS_CA_BUNDLE": scene.ca_bundle or "",
         "AWS_EC2_METADATA_DISABLED": os.environ.get("AWS_EC2_METADATA_DISABLED", "true"),
-        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0" if settings.path_style else "1",
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0" if scene.path_style else "1",
     }
     return {name: value for name, value in variables.items() if value}
 
