@@ -119,7 +119,7 @@ class AzureStore:
 
     def _pages(self, connection: AzureConnection, prefix: str, *, deep: bool = False) -> Iterator[BlobPage]:
         query = {"restype": "container", "comp": "list", "prefix": prefix}
-        query["maxresults"] = str(self._page_objects)
+        query |= {"include": "metadata", "maxresults": str(self._page_objects)}
         if not deep:
             query["delimiter"] = "/"
 

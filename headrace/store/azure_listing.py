@@ -53,8 +53,7 @@ def parse_blob_page(body: bytes, prefix: str, *, deep: bool = False) -> BlobPage
         facts = element.find("{*}Properties")
         if facts is None:
             raise NotABlobListing(f"it gives {key!r:.200} no properties")
-        # A hierarchical namespace lists its directories among the blobs; some tools make empty ones that end in a slash.
-        is_directory = text_of(facts, "ResourceType").lower() == "directory"
+        is_directory = _is_directory(element, facts)
         size = _size(text_of(facts, "Content-Length"), key)
         if not name or is_directory or (deep and size == 0 and name.endswith("/")):
             continue
@@ -67,6 +66,16 @@ def parse_blob_page(body: bytes, prefix: str, *, deep: bool = False) -> BlobPage
         _below(_name_of(element), prefix).removesuffix("/") for element in blobs.iterfind("{*}BlobPrefix")
     ]
     return BlobPage(tuple(objects), tuple(dict.fromkeys(folders)), text_of(page, "NextMarker"))
+
+
+def _is_directory(element: Element, facts: Element) -> bool:
+    """A hierarchical namespace lists its directories among the blobs; Hadoop's tools mark empty blobs as such."""
+    metadata = element.find("{*}Metadata")
+    marked = metadata is not None and any(
+        local_name(entry).lower() == "hdi_isfolder" and (entry.text or "").lower() == "true"
+        for entry in metadata
+    )
+    return marked or text_of(facts, "ResourceType").lower() == "directory"
 
 
 def _name_of(element: Element) -> str:

@@ -143,8 +143,10 @@ class _Chain:
 
     def __init__(self, authority_host: str) -> None:
         """Args: authority_host: who signs in; "" for what AZURE_AUTHORITY_HOST or Microsoft says."""
-        # What it writes of each kind of credentials that is not there would look like a fault.
-        logging.getLogger("azure.identity").setLevel(logging.ERROR)
+        # What it writes of each kind of credentials that is not there would look like a fault; and of every request.
+        for name, level in (("azure.identity", logging.ERROR), ("azure.core", logging.WARNING)):
+            if (logger := logging.getLogger(name)).level == logging.NOTSET:
+                logger.setLevel(level)
         self._authority = "" if os.environ.get("AZURE_AUTHORITY_HOST") else authority_host
         self._credential = self._make()
 

@@ -141,11 +141,12 @@ class ScriptedAzure(ThreadingHTTPServer):
         return Answer(200, page_of("".join(entries[name] for name in shown), marker))
 
 
-def blob_entry(key: str, stored: Stored, more: str = "") -> str:
+def blob_entry(key: str, stored: Stored, more: str = "", metadata: str = "") -> str:
     """A blob in a listing."""
     return (
         f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{MODIFIED}</Last-Modified>"
-        f"<Etag>{stored.etag}</Etag><Content-Length>{len(stored.data)}</Content-Length>{more}</Properties></Blob>"
+        f"<Etag>{stored.etag}</Etag><Content-Length>{len(stored.data)}</Content-Length>{more}</Properties>"
+        f"<Metadata>{metadata}</Metadata></Blob>"
     )
 
 

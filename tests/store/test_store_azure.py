@@ -22,6 +22,7 @@ from headrace.store.errors import (
 )
 from headrace.store.stored_checksum import checksum_of
 from tests.azurite import Azurite, account_signature, azurite
+from tests.store.forward_proxy import forward_proxy
 
 DATA = random.Random(3).randbytes(300_000)
 STRANGE = [
@@ -257,3 +258,20 @@ def test_an_object_without_a_checksum_is_told_to_have_none(server: Azurite) -> N
     store = store_of(server, "az://models/m")
     (item, _) = store.list().objects
     assert checksum_of(store.open_reader(), item) == "no checksum was written when it was pushed"
+
+
+def test_an_account_in_the_hosts_name_is_read_and_signed_for(
+    server: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = server.url.rpartition(":")[2]
+    host = f"{DEVELOPMENT_ACCOUNT}.blob.core.windows.net"
+    environ = {**server.environment, "AZURE_STORAGE_ENDPOINT": f"http://{host}:{port}"}
+    with forward_proxy(int(port)) as proxy:  # no resolver leads from this name to here
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+        for uri in ("az://models/m", f"abfs://models@{host.replace('blob', 'dfs')}/m"):
+            store = store_of(server, uri, environ)
+            assert store.settings.endpoint.path == ""
+            item = store.list().find("model.safetensors")
+            assert item is not None
+            assert read_whole(store.open_reader(), item) == DATA
+    assert proxy.asked[0].startswith(f"GET http://{host}:{port}/models?")

@@ -252,6 +252,15 @@ def test_directories_of_a_hierarchical_namespace_are_no_objects(server: Scripted
     assert [item.name for item in list_below(store_of(server))] == ["sub/x"]
 
 
+def test_blobs_that_hadoops_tools_mark_as_folders_are_no_objects(server: ScriptedAzure) -> None:
+    marked = blob_entry("m/sub", Stored(b""), metadata="<hdi_isfolder>true</hdi_isfolder>")
+    file = blob_entry("m/sub/x", Stored(b"1"), metadata="<hdi_isfolder>false</hdi_isfolder>")
+    server.refuse = lambda asked: Answer(200, page_of(marked + file))
+    store = store_of(server)
+    assert [item.name for item in list_below(store)] == ["sub/x"]
+    assert ([item.name for item in store.list().objects], store.list().folders) == ([], ("sub",))
+
+
 def test_a_name_that_xml_cannot_hold_is_unquoted(server: ScriptedAzure) -> None:
     entry = blob_entry("m/a%EF%BF%BEb", Stored(b"1")).replace("<Name>", '<Name Encoded="true">')
     server.refuse = lambda asked: Answer(200, page_of(entry))
