@@ -50,6 +50,7 @@ class Case:
             for weights).
         rotates_at: at which request for weights the credentials are replaced; 0 for never.
         weak: the store gives weak ETags.
+        tls: by https.
     """
 
     seed: int
@@ -73,6 +74,7 @@ class Case:
     rotates_at: int
     restart: bool
     weak: bool
+    tls: bool
 
 
 def draw_case(seed: int) -> Case:
@@ -131,6 +133,7 @@ def draw_case(seed: int) -> Case:
         and fatal.startswith("replaced")
         and chance.random() < 0.6,
         weak=chance.random() < 0.1,
+        tls=chance.random() < 0.25,
     )
 
 

@@ -2,6 +2,7 @@
 
 import random
 import signal
+import ssl
 import threading
 import time
 from collections import Counter
@@ -58,9 +59,12 @@ class Outcome:
 class Surroundings:
     """What the loads of a soak share: a file of credentials that they rotate, and a signal that interrupts them."""
 
-    def __init__(self, credentials_file: Path) -> None:
-        """Args: credentials_file: the one that AWS_SHARED_CREDENTIALS_FILE names."""
-        self._file = credentials_file
+    def __init__(self, credentials_file: Path, tls: ssl.SSLContext) -> None:
+        """Args:
+        credentials_file: the one that AWS_SHARED_CREDENTIALS_FILE names.
+        tls: of servers whose certificate the environment trusts.
+        """
+        self._file, self.tls = credentials_file, tls
         self._loading = False
 
     def write_key(self, access_key: str) -> None:

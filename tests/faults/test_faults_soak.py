@@ -2,19 +2,22 @@
 
 import ctypes
 import gc
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from headrace.demo.store import Tls
 from headrace.store.http_objects import HttpStore
 from headrace.store.s3 import S3Store
 from headrace.stream import restart
 from headrace.stream.retry import RetryPolicy
-from tests.faults.server import fault_server
+from tests.faults.server import FaultServer
 from tests.faults.soak_case import Case, draw_case
 from tests.faults.soak_load import Load, Outcome, Surroundings, WrongOutcome
 from tests.faults.sockets import sockets_to
@@ -30,21 +33,34 @@ WARM = 10
 
 
 @pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
+def around(tmp_path: Path, loopback_tls: Tls, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
     wanted = RetryPolicy.delay_s
     monkeypatch.setattr(RetryPolicy, "delay_s", lambda self, *args: wanted(self, *args) * WAITS)
     monkeypatch.setattr(restart, "QUIET_S", (1e-4, 1e-4))
     credentials = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
-    surroundings = Surroundings(credentials)
+    for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.setenv(variable, str(loopback_tls.certificate))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(loopback_tls.certificate, loopback_tls.key)
+    surroundings = Surroundings(credentials, context)
     with surroundings.handling():
         yield surroundings
+
+
+@contextmanager
+def stopping(server: FaultServer) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 def run(case: Case, around: Surroundings) -> Outcome:
     """One load, after which its threads and connections are gone."""
     patience_s = PATIENCE_S if case.silent and case.fatal != "silent for ever" else LONG_PATIENCE_S
-    with pytest.MonkeyPatch.context() as patch, fault_server({}) as server:
+    server = FaultServer({}, tls=around.tls if case.tls else None)
+    with pytest.MonkeyPatch.context() as patch, stopping(server):
         for kind in (S3Store, HttpStore):
             defaults = kind.__init__.__kwdefaults__
             assert defaults is not None
