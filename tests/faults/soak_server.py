@@ -12,6 +12,8 @@ from tests.faults.soak_faults import FAILING, ODD, SILENT, Draw, Fatal, redirect
 # Failures in a row without a byte in between that a load gets over: of a small read at the start, of a chunk.
 _BORNE_AT_START = 3
 _BORNE = 6
+# Each costs somebody's whole patience.
+_MOST_SILENCES = 15
 
 
 @dataclass(slots=True)
@@ -100,7 +102,11 @@ class Chance:
 
     def _draw(self, chance: random.Random, exchange: Exchange) -> tuple[str, Draw]:
         kinds: dict[str, Draw] = dict(ODD if chance.random() < 0.4 else FAILING)
-        if self.silent and chance.random() < 0.15:
+        if (
+            self.silent
+            and chance.random() < 0.15
+            and sum(self.told[name] for name in SILENT) < _MOST_SILENCES
+        ):
             kinds = SILENT
         if self.redirects and "/moved/" not in exchange.asked.path and chance.random() < 0.15:
             return "redirected", _redirect
