@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.source.web_address import web_address
 from headrace.store.answer import retry_after_s, shortened
@@ -10,7 +9,7 @@ from headrace.store.described import masked
 from headrace.store.errors import BadEndpoint, StoreError, TransientError, WrongRegion
 from headrace.store.http import Head
 from headrace.store.redirects import is_redirect
-from headrace.store.s3_credentials import refused_without_credentials
+from headrace.store.s3_credentials import Signer, refused_without_credentials
 from headrace.store.s3_error_table import (
     ANONYMOUS_DENIED,
     BY_CODE,
@@ -24,9 +23,6 @@ from headrace.store.s3_error_table import (
 from headrace.store.s3_listing import parse_xml, text_of
 from headrace.store.s3_settings import PAYER_VARIABLE, S3Settings
 from headrace.store.versions import http_date_s
-
-if TYPE_CHECKING:
-    from botocore.credentials import ReadOnlyCredentials
 
 _SKEW_S = 60
 _SAYS_NOTHING = ("", "access denied", "forbidden")
@@ -61,7 +57,12 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
         error.retry_after_s = retry_after_s(head)
     if isinstance(error, WrongRegion) and region:
         error.region = region
-        error.remedy = f"Set AWS_REGION={region}."
+        asked = settings.address_of(bucket).region
+        error.remedy = (
+            f"Set AWS_REGION={region}."
+            if region != asked
+            else f"The store names {region} and does not answer there: check AWS_ENDPOINT_URL."
+        )
     if code in ("RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch", "AccessDenied"):
         _tell_skew(error, head, certain=code.startswith("Request"))
     return error
@@ -94,7 +95,7 @@ def error_of_code(
     )
 
 
-def _meaning(status: int, code: str, message: str, signer: "ReadOnlyCredentials | None") -> Meaning:
+def _meaning(status: int, code: str, message: str, signer: Signer | None) -> Meaning:
     if code == "InvalidAccessKeyId":
         return UNKNOWN_KEY_WITH_TOKEN if signer is not None and signer.token else UNKNOWN_KEY
     if "kms:" in message and status == 403:
