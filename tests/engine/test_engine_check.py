@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from headrace.engine.check import model as check_model_module
 from headrace.engine.check.finding import Finding
 from headrace.engine.check.place import Place
 from headrace.engine.check.preflight import preflight
@@ -18,6 +19,7 @@ from headrace.source.objects import Listing
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store
 from headrace.stream.headers import ReaderPool
+from headrace.stream.memory_room import Room
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
 from tests.faults.server import fault_server
@@ -148,6 +150,15 @@ def test_memory_that_is_not_enough_is_told_with_what_would_be(good: Path) -> Non
     assert "--mem-fraction-static" in found["memory"].remedy
 
 
+def test_memory_that_others_hold_at_this_moment_is_a_warning(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_model_module, "memory_room", lambda: Room(10, "the machine's available memory"))
+    found = checked(good)
+    assert found["memory"].status == "warn"
+    assert "leaves only 10 bytes" in found["memory"].text
+
+
 def test_a_context_that_is_too_long_is_told(good: Path) -> None:
     assert failed(checked(good, context_length=1_000_000)) == ["architecture"]
 
@@ -233,6 +244,10 @@ def test_a_slow_link_is_measured_by_little(tmp_path: Path) -> None:
 
 def test_a_fast_one_is_measured_by_more_on_more_connections(tmp_path: Path) -> None:
     assert rate_of(tmp_path, 20 << 20, 0.0, 0.25, 1.0, 1.25, 2.0, 2.5) == (float(32 << 20), 16 << 20)
+
+
+def test_the_best_round_counts(tmp_path: Path) -> None:
+    assert rate_of(tmp_path, 20 << 20, 0.0, 0.125, 1.0, 9.0) == (float(2 << 20), 256 << 10)
 
 
 def test_no_more_is_read_than_there_is(tmp_path: Path) -> None:

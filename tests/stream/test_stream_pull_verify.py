@@ -9,11 +9,12 @@ from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import BadManifest, encode_manifest
 from headrace.store.block_sums import BlockSummer
 from headrace.store.crc import CRCS
-from headrace.store.errors import Corrupt
+from headrace.store.errors import AccessDenied, Corrupt
 from headrace.stream.pull import FoundFile, Pulled, Watch, pull_found
 from headrace.stream.pull_verify import FileProver
 from headrace.stream.verify_mode import VerifyMode
 from headrace.stream.verify_sums import NotVerifiable
+from tests.faults import server as faults
 from tests.faults.opening import store_of
 from tests.faults.server import FaultServer, Stored, fault_server
 
@@ -130,6 +131,16 @@ def test_nothing_to_compare_with_is_an_error_only_where_it_is_required(
     assert pull(server, tmp_path / "auto", "auto")[1] == []
     with pytest.raises(NotVerifiable):
         pull(server, tmp_path / "require", "require")
+
+
+def test_bytes_of_an_earlier_try_count_when_it_goes_on(server: FaultServer, tmp_path: Path) -> None:
+    server.objects.pop("model/config.json")
+    server.play(faults.short_body(1_000), faults.error(403, "AccessDenied"))
+    with pytest.raises(AccessDenied):
+        pull(server, tmp_path, "off")
+    assert pull(server, tmp_path, "off")[2] == len(DATA)
+    server.play(faults.reset_body(1_000))  # tried again at once: nothing counts twice
+    assert pull(server, tmp_path / "again", "off")[2] == len(DATA)
 
 
 def test_off_compares_nothing_and_asks_for_nothing(server: FaultServer, tmp_path: Path) -> None:

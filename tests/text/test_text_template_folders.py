@@ -21,6 +21,10 @@ def test_a_template_of_the_folder_is_found_by_its_name(folder: str) -> None:
     assert rendered(files, tools=TOOLS) == "with tools"
 
 
+def test_of_two_templates_of_one_name_the_folders_counts_as_with_transformers() -> None:
+    assert rendered({"chat_template.jinja": b"plain", "templates/default.jinja": b"folder's"}) == "folder's"
+
+
 def test_the_default_in_tokenizer_config_stays_beside_a_folder() -> None:
     files = {
         "tokenizer_config.json": b'{"chat_template": "plain"}',

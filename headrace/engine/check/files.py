@@ -131,7 +131,7 @@ def _check_index(place: Place, index: bytes, shards: Sequence[Shard]) -> Finding
     except BadModelFiles as error:
         return fail("index", error)
     named = read_index(index, "")
-    unnamed = sorted(name for shard in shards for name in shard.tensors if named.get(name) != shard.item.name)
+    unnamed = sorted(name for shard in shards for name in shard.tensors if name not in named)
     claimed = json.loads(index).get("metadata")
     size = claimed.get("total_size") if isinstance(claimed, dict) else None
     total = sum(info.end - info.start for shard in shards for info in shard.tensors.values())
