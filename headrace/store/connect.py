@@ -140,12 +140,7 @@ def start_tls(
     try:
         wrapped.do_handshake()
     except ssl.SSLCertVerificationError as error:
-        raise TlsError(
-            endpoint.url,
-            f"The certificate of {endpoint.host} is not trusted by {endpoint.trust.authorities}: "
-            f"{error.verify_message}.",
-            remedy=f"Set {endpoint.trust.ca_variable} to a file with the CA that signed it.",
-        ) from None
+        raise _not_trusted(error, endpoint) from None
     except ssl.SSLError as error:
         if (refused := client_certificate_error(error, endpoint)) is not None:
             raise refused from None
@@ -157,6 +152,20 @@ def start_tls(
         reason = "timed out" if isinstance(error, TimeoutError) else str(error.strerror or error).lower()
         raise Unreachable(endpoint.url, f"The TLS handshake failed: {reason}.", remedy=plain_remedy) from None
     return wrapped
+
+
+def _not_trusted(error: ssl.SSLCertVerificationError, endpoint: Endpoint) -> TlsError:
+    why = error.verify_message.rstrip(".")
+    remedy = f"Set {endpoint.trust.ca_variable} to a file with the CA that signed it."
+    if "mismatch" in why:  # of the host's name, or its IP address
+        remedy = f"Write the name that the certificate is made for in {endpoint.named_by}, or have one made for this."
+    elif "expired" in why or "not yet valid" in why:
+        remedy = "Have it renewed, and check this machine's clock."
+    return TlsError(
+        endpoint.url,
+        f"The certificate of {endpoint.host} is not trusted by {endpoint.trust.authorities}: {why}.",
+        remedy=remedy,
+    )
 
 
 def client_certificate_error(error: ssl.SSLError, endpoint: Endpoint) -> StoreError | None:

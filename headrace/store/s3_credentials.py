@@ -6,14 +6,14 @@ https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.store.errors import NoCredentials
 from headrace.store.s3_profile import file_paths, new_session
 
 if TYPE_CHECKING:
-    from botocore.credentials import Credentials, ReadOnlyCredentials
+    from botocore.credentials import Credentials
 
 ANONYMOUS_VARIABLES = ("HEADRACE_S3_ANONYMOUS", "RUNAI_STREAMER_S3_UNSIGNED")
 NONE_FOUND = "No AWS credentials were found (variables, files, container or instance role)"
@@ -26,6 +26,15 @@ class Origin:
 
     kind: str
     place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """What one request is signed with. botocore's own tuple would show the secret in a traceback with variables."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(repr=False)
 
 
 _ORIGINS = {
@@ -81,17 +90,17 @@ def find_credentials(environ: Mapping[str, str], endpoint: str, region: str) -> 
         ) from None
 
 
-def frozen(credentials: "Credentials", endpoint: str) -> "ReadOnlyCredentials":
+def frozen(credentials: "Credentials", endpoint: str) -> Signer:
     """Access key, secret key and token that are valid now, for one request.
 
     Raises NoCredentials where they expired and could not be renewed.
     """
     if type(credentials).__name__ == "Credentials":  # these never expire: no need for botocore's errors
-        return credentials.get_frozen_credentials()
+        return _signer(credentials)
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return credentials.get_frozen_credentials()
+        return _signer(credentials)
     except (BotoCoreError, ClientError, OSError, RuntimeError) as error:
         # RuntimeError: the new ones are expired too
         raise NoCredentials(
@@ -99,6 +108,11 @@ def frozen(credentials: "Credentials", endpoint: str) -> "ReadOnlyCredentials":
             f"AWS credentials expired and could not be renewed: {error}",
             remedy="Sign in again (e.g. `aws sso login`), or check the role that they come from.",
         ) from None
+
+
+def _signer(credentials: "Credentials") -> Signer:
+    now = credentials.get_frozen_credentials()
+    return Signer(now.access_key, now.secret_key, now.token)
 
 
 def origin_of(credentials: "Credentials", environ: Mapping[str, str]) -> Origin:

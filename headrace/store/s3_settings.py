@@ -20,6 +20,7 @@ from headrace.store.s3_credentials import (
     ANONYMOUS_VARIABLES,
     NONE_FOUND,
     NONE_REMEDY,
+    Signer,
     find_credentials,
     frozen,
 )
@@ -28,7 +29,7 @@ from headrace.store.s3_profile import has_files, names_profile, read_profile
 from headrace.store.trust import Trust, resolve_trust
 
 if TYPE_CHECKING:
-    from botocore.credentials import Credentials, ReadOnlyCredentials
+    from botocore.credentials import Credentials
 
 _renewing = threading.Lock()
 _logger = logging.getLogger(__name__)
@@ -116,14 +117,14 @@ class S3Settings:
             raise NoCredentials(self.endpoint_url, f"{NONE_FOUND}.", remedy=NONE_REMEDY)
         return credentials
 
-    def frozen_credentials(self) -> "ReadOnlyCredentials":
+    def frozen_credentials(self) -> Signer:
         """Access key, secret key and token that are valid now, for one request.
 
         Raises NoCredentials, also where they expired and could not be renewed.
         """
         return frozen(self.credentials(), self.endpoint_url)
 
-    def signer(self) -> "ReadOnlyCredentials | None":
+    def signer(self) -> "Signer | None":
         """What one request is signed with; None where it is not: nobody asks, or there are no credentials at all.
 
         Raises NoCredentials: only half of a pair, or credentials that should be there and cannot be had.
@@ -131,7 +132,7 @@ class S3Settings:
         credentials = self._credentials
         return None if credentials is None else frozen(credentials, self.endpoint_url)
 
-    def renew_credentials(self, refused: "ReadOnlyCredentials | None") -> bool:
+    def renew_credentials(self, refused: "Signer | None") -> bool:
         """Look for credentials anew after the store refused some; whether there are others now.
 
         Where another thread has already found others, those are kept.

@@ -8,6 +8,7 @@ from botocore.exceptions import CredentialRetrievalError
 
 from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
 from headrace.store.s3_connection import S3Connection
+from headrace.store.s3_credentials import Signer
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKID0123456789", "AWS_SECRET_ACCESS_KEY": "secret-0123456789"}
@@ -104,7 +105,7 @@ def test_blanks_around_a_value_are_not_part_of_it() -> None:
         AWS_SESSION_TOKEN="token\n",
     )
     assert settings.endpoint_url == "http://h:1"
-    assert tuple(settings.frozen_credentials())[:3] == ("AKID", "secret", "token")
+    assert settings.frozen_credentials() == Signer("AKID", "secret", "token")
 
 
 def test_a_profile_gives_what_the_variables_do_not(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +137,11 @@ def test_a_config_file_that_does_not_parse_is_told(files: Path) -> None:
         resolve(files)
 
 
-def test_the_settings_do_not_show_their_secrets() -> None:
+def test_the_settings_and_what_signs_do_not_show_their_secrets() -> None:
     settings = resolve(AWS_ENDPOINT_URL="http://h:1", AWS_SESSION_TOKEN="hush-hush", **KEYS)
-    settings.frozen_credentials()
-    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(settings)
-    assert "hush" not in repr(settings)
+    for shown in (repr(settings), repr(settings.frozen_credentials()), repr(settings.signer())):
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in shown
+        assert "hush" not in shown
 
 
 def with_credentials(credentials: Credentials) -> S3Settings:

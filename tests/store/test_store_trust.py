@@ -4,6 +4,7 @@ import logging
 import random
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -110,21 +111,40 @@ def test_the_stores_own_variable_wins(server: FaultServer, loopback_tls: Tls, tm
     assert "AWS_CA_BUNDLE" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "ended", "cause", "remedy"),
+    [
+        (
+            "elsewhere.example",
+            None,
+            r"not valid for '127\.0\.0\.1'\.",
+            "the name that the certificate is made for",
+        ),
+        (
+            "127.0.0.1",
+            datetime(2020, 1, 1, tzinfo=UTC),
+            r"expired\.",
+            "renewed, and check this machine's clock",
+        ),
+    ],
+)
 def test_an_expired_or_foreign_name_is_still_refused_with_the_right_bundle(
-    loopback_tls: Tls, tmp_path: Path
+    tmp_path: Path, name: str, ended: datetime | None, cause: str, remedy: str
 ) -> None:
     authority = trustme.CA()
-    certificate = authority.issue_cert("elsewhere.example")
+    certificate = authority.issue_cert(name, not_after=ended)
     tls = Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
     for pem in (*certificate.cert_chain_pems, authority.cert_pem):
         pem.write_to_path(str(tls.certificate), append=True)
     certificate.private_key_pem.write_to_path(str(tls.key))
     running = serving(tls)
     try:
-        with pytest.raises(TlsError, match=r"not valid for '127\.0\.0\.1'"):
+        with pytest.raises(TlsError, match=cause) as caught:
             store_of(running, AWS_CA_BUNDLE=str(tls.certificate)).list()
     finally:
         running.stop()
+    assert remedy in caught.value.remedy
+    assert ".." not in str(caught.value)
 
 
 # ---- client certificates
