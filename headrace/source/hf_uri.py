@@ -17,6 +17,7 @@ _SPECIAL = re.compile(r"(refs/(?:pr/[0-9]+|convert/[\w.-]+))(?:/(.*))?", re.ASCI
 # Git allows more; what is left out would be read in two ways on the way to the hub.
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+=-]{0,250}", re.ASCII)
 _OTHER_KINDS = ("datasets", "spaces", "kernels", "buckets")
+_HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _REMEDY = "Write hf://org/name, hf://org/name@revision or hf://org/name@revision/subfolder."
 
 
@@ -87,6 +88,23 @@ def hub_uri(repository: str, revision: str, path: str) -> str:
     at = f"@{quote(revision, safe='')}" if revision and not _SPECIAL.fullmatch(revision) else ""
     at = at or (f"@{revision}" if revision else "")
     return f"hf://{repository}{at}/{path}".rstrip("/")
+
+
+def uri_of_hub_page(host: str, path: str) -> str:
+    """The hf:// URI of what a page of the hub shows; "" for another address. Its `/resolve/` addresses are no pages.
+
+    Args:
+        host, path: of an address, as WebAddress has them.
+    """
+    words = path.strip("/").split("/")
+    if host not in _HUB_HOSTS or len(words) < 2 or not _is_repository("/".join(words[:2])):
+        return ""
+    repository = "/".join(words[:2])
+    if len(words) == 2:
+        return hub_uri(repository, "", "") if words[0] not in _OTHER_KINDS else ""
+    if words[2] != "tree" or len(words) == 3:
+        return ""
+    return hub_uri(repository, unquote(words[3]), unquote("/".join(words[4:])))
 
 
 def _is_repository(name: str) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from headrace.source.az_uri import AZURE_SCHEMES, azure_place
 from headrace.source.bad_source import BadSource as BadSource
 from headrace.source.gs_uri import gs_bucket_and_key
-from headrace.source.hf_uri import HubPlace, hub_place, hub_uri, plain_hub_name
+from headrace.source.hf_uri import HubPlace, hub_place, hub_uri, plain_hub_name, uri_of_hub_page
 from headrace.source.s3_uri import s3_bucket_and_key
 from headrace.source.web_address import web_address
 
@@ -192,6 +192,10 @@ def _web_source(text: str, scheme: str, *, keep_slash: bool = False) -> ModelSou
         raise BadSource(
             f"The {scheme}:// address cannot be used: {address}.",
             remedy=f"Write {scheme}://host/path/; who asks is said in HEADRACE_HTTP_TOKEN.",
+        )
+    if uri := uri_of_hub_page(address.host, address.path):
+        raise BadSource(
+            f"{address.shown} is a page about a model, not the folder of its files.", remedy=f"Write {uri}."
         )
     path = address.path.removeprefix("/") if keep_slash else address.path.strip("/")
     shown = f"{scheme}://{address.host}{address.path}"

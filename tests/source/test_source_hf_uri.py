@@ -157,3 +157,31 @@ def test_an_object_is_a_name_in_a_folder_of_the_repository() -> None:
 def test_a_repository_is_no_object() -> None:
     with pytest.raises(BadSource, match="names no object"):
         parse_object("hf://org/name")
+
+
+@pytest.mark.parametrize(
+    ("page", "uri"),
+    [
+        ("https://huggingface.co/org/name", "hf://org/name"),
+        ("https://HF.co/org/name/?x=1", "hf://org/name"),
+        ("https://huggingface.co/org/name/tree/v1", "hf://org/name@v1"),
+        ("https://huggingface.co/org/name/tree/refs%2Fpr%2F1/sub", "hf://org/name@refs/pr/1/sub"),
+    ],
+)
+def test_a_page_of_the_hub_is_told_apart_from_a_folder_of_files(page: str, uri: str) -> None:
+    with pytest.raises(BadSource, match="is a page about a model") as caught:
+        parse_source(page)
+    assert caught.value.remedy == f"Write {uri}."
+    assert parse_source(uri).uri == uri
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://huggingface.co/org/name/resolve/main",
+        "https://example.org/org/name",
+        "https://huggingface.co/x",
+    ],
+)
+def test_other_addresses_stay_a_web_servers(text: str) -> None:
+    assert parse_source(text).uri == text
