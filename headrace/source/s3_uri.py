@@ -8,10 +8,7 @@ import re
 from headrace.source.bad_source import BadSource
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
-_ARN = re.compile(
-    r"(arn:(?:aws|aws-[a-z-]+):s3:[a-z0-9-]+:[0-9]{12}:accesspoint[/:][a-z0-9-]{3,50})(?:/(.*))?",
-    re.ASCII | re.DOTALL,
-)
+_ARN = r"(arn:(?:aws|aws-[a-z-]+):s3:[a-z0-9-]+:[0-9]{12}:accesspoint[/:][a-z0-9-]{3,50})(?:/(.*))?"
 
 
 def s3_bucket_and_key(rest: str, text: str) -> tuple[str, str]:
@@ -33,7 +30,7 @@ def s3_bucket_and_key(rest: str, text: str) -> tuple[str, str]:
 
 
 def _access_point(rest: str, text: str) -> tuple[str, str]:
-    match = _ARN.fullmatch(rest)
+    match = re.fullmatch(_ARN, rest, re.ASCII | re.DOTALL)
     if match is None:
         raise BadSource(
             f"{text:.300} is not the ARN of an access point of one region's bucket.",

@@ -11,11 +11,9 @@ from headrace.store.s3_kinds import AwsEndpoints
 if TYPE_CHECKING:
     from headrace.store.s3_settings import S3Settings
 
-_ARN = re.compile(
-    r"arn:[a-z-]+:s3:(?P<region>[^:]+):(?P<account>[0-9]+):accesspoint:(?P<name>[a-z0-9-]+)", re.ASCII
-)
+_ARN = r"arn:[a-z-]+:s3:(?P<region>[^:]+):(?P<account>[0-9]+):accesspoint:(?P<name>[a-z0-9-]+)"
 # What a host's label may be; https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
-_LABELS = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?", re.ASCII)
+_LABELS = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
 _EXPRESS = "--x-s3"
 
 
@@ -57,7 +55,7 @@ def address_of(settings: "S3Settings", bucket: str, found_region: str = "") -> S
     """
     region = found_region or settings.region
     aws = settings.aws
-    if (arn := _ARN.fullmatch(bucket)) is not None:
+    if bucket.startswith("arn:") and (arn := re.fullmatch(_ARN, bucket, re.ASCII)) is not None:
         region = arn["region"]
         endpoint = _aws_or(settings, region, "s3-accesspoint")
         return _in_host(endpoint, f"{arn['name']}-{arn['account']}", region)
@@ -86,4 +84,6 @@ def _in_host(endpoint: str, label: str, region: str) -> S3Address:
 
 def _fits_host(bucket: str, *, dots: bool) -> bool:
     """Whether a bucket's name can be in a host's: with dots no wildcard certificate covers it."""
-    return bool(_LABELS.fullmatch(bucket)) and (dots or "." not in bucket) and ".." not in bucket
+    return (
+        bool(re.fullmatch(_LABELS, bucket, re.ASCII)) and (dots or "." not in bucket) and ".." not in bucket
+    )
