@@ -7,6 +7,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 
 from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
+from headrace.store.s3_client import make_s3_client
 from headrace.store.s3_connection import S3Connection
 from headrace.store.s3_credentials import Signer
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
@@ -169,7 +170,7 @@ def test_credentials_that_cannot_be_renewed_are_told(error: Exception) -> None:
 
 def test_credentials_that_another_thread_renewed_are_kept() -> None:
     settings = with_credentials(Credentials("new", "s"))
-    refused = Credentials("old", "s").get_frozen_credentials()
+    refused = Signer("old", "s", None)
     assert settings.renew_credentials(refused)
     assert settings.frozen_credentials().access_key == "new"
 
@@ -192,3 +193,69 @@ def test_the_bucket_is_in_the_host_at_aws_and_in_the_path_elsewhere(
 ) -> None:
     connection = S3Connection(resolve(**variables, **KEYS), bucket)
     assert connection.http.endpoint.url == url
+
+
+@pytest.mark.parametrize(
+    ("profile", "origin"),
+    [
+        ("s3 =\n  addressing_style = path\n", "https://s3.eu-north-1.amazonaws.com"),
+        ("use_dualstack_endpoint = true\n", "https://models.s3.dualstack.eu-north-1.amazonaws.com"),
+        ("s3 =\n  use_dualstack_endpoint = true\n", "https://models.s3.dualstack.eu-north-1.amazonaws.com"),
+        ("use_fips_endpoint = true\n", "https://models.s3-fips.eu-north-1.amazonaws.com"),
+        ("endpoint_url = http://lab:9000\ns3 =\n  addressing_style = virtual\n", "http://models.lab:9000"),
+        (
+            "endpoint_url = http://lab:9000\nignore_configured_endpoint_urls = true\n",
+            "https://models.s3.eu-north-1.amazonaws.com",
+        ),
+    ],
+)
+def test_a_profile_says_how_amazons_endpoints_are_used(
+    profile: str, origin: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files / "config").write_text(f"[profile lab]\nregion = eu-north-1\n{profile}")
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert resolve(files, AWS_PROFILE="lab").address_of("models").origin == origin
+
+
+def test_variables_win_over_the_profile(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "config").write_text(
+        "[profile lab]\nregion = eu-north-1\nuse_fips_endpoint = true\ns3 =\n  addressing_style = path\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    settings = resolve(
+        files,
+        AWS_PROFILE="lab",
+        AWS_USE_FIPS_ENDPOINT="false",
+        RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING="1",
+    )
+    assert settings.address_of("models").origin == "https://models.s3.eu-north-1.amazonaws.com"
+
+
+@pytest.mark.parametrize("bucket", ["models", "my.models"])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"AWS_REGION": "eu-west-1"},
+        {"AWS_ENDPOINT_URL": "http://store:9000"},
+        {"AWS_ENDPOINT_URL": "https://cwobject.com"},
+        {"AWS_ENDPOINT_URL": "http://store:9000", "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "1"},
+        {"AWS_REGION": "eu-west-1", "AWS_USE_DUALSTACK_ENDPOINT": "1"},
+    ],
+)
+def test_what_pushes_asks_at_the_same_address_as_what_reads(variables: dict[str, str], bucket: str) -> None:
+    settings = resolve(**variables, **KEYS)
+    address = settings.address_of(bucket)
+    client = make_s3_client(settings, attempts=1, bucket=bucket)
+    url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "model/x"})
+    assert url.partition("?")[0] == f"{address.origin}{address.path}model/x"
+    assert f"%2F{address.region}%2Fs3%2F" in url
+
+
+def test_what_pushes_to_an_access_point_asks_at_the_same_address_as_what_reads() -> None:
+    point = "arn:aws:s3:eu-west-1:123456789012:accesspoint:models"
+    settings = resolve(AWS_REGION="us-east-1", **KEYS)
+    address = settings.address_of(point)
+    client = make_s3_client(settings, attempts=1, bucket=point)
+    url = client.generate_presigned_url("get_object", Params={"Bucket": point, "Key": "model/x"})
+    assert url.partition("?")[0] == f"{address.origin}/model/x"
+    assert "%2Feu-west-1%2Fs3%2F" in url

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
-from headrace.demo.store import Identity, SeaweedStore, start_store
+from headrace.demo.store import Identity, SeaweedStore, Tls, start_store
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
-from headrace.store.errors import AccessDenied, NoCredentials
+from headrace.store.errors import AccessDenied, BadSignature, NoCredentials, TlsError
 from headrace.store.s3 import S3Store
 from headrace.store.s3_client import make_s3_client
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
@@ -114,8 +115,6 @@ def test_a_closed_bucket_without_credentials_is_told_as_missing_credentials(weed
 
 def test_a_signature_that_is_refused_is_never_left_away(weed: SeaweedStore) -> None:
     nobody = {"AWS_ACCESS_KEY_ID": "AKUNKNOWN0000000", "AWS_SECRET_ACCESS_KEY": "unknown"}
-    from headrace.store.errors import BadSignature
-
     with pytest.raises(BadSignature):
         content("s3://open/m", resolve_s3_settings({**weed.environment(), **nobody}))
 
@@ -126,3 +125,52 @@ def test_a_push_without_credentials_is_refused_before_anything_is_sent(
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(NoCredentials, match="No AWS credentials were found"):
         upload_files(find_files(tmp_path).files, parse_source("s3://open/x"), without_keys(weed))
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
+    """A store whose certificate is of an authority of its own, for one label before the domain."""
+    folder = tmp_path_factory.mktemp("virtual-tls")
+    tls = Tls(folder / "cert.pem", folder / "key.pem")
+    authority = trustme.CA()
+    certificate = authority.issue_cert(DOMAIN, f"*.{DOMAIN}", "127.0.0.1")
+    for pem in (*certificate.cert_chain_pems, authority.cert_pem):
+        pem.write_to_path(str(tls.certificate), append=True)
+    certificate.private_key_pem.write_to_path(str(tls.key))
+    with start_store(folder / "data", tls=tls, domain=DOMAIN) as store:
+        client = make_s3_client(resolve_s3_settings(store.environment()), attempts=1)
+        for bucket in ("closed", "dotted.name"):
+            client.create_bucket(Bucket=bucket)
+            client.put_object(Bucket=bucket, Key="m/config.json", Body=bucket.encode())
+        yield store
+
+
+@pytest.fixture
+def virtual_tls(secure: SeaweedStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Variables with the bucket in the host's name, over https."""
+    port = secure.endpoint_url.rpartition(":")[2]
+    with forward_proxy(int(port)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        yield {
+            **secure.environment(),
+            "AWS_ENDPOINT_URL": f"https://{DOMAIN}:{port}",
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "1",
+        }
+
+
+@pytest.mark.parametrize(("bucket", "path"), [("closed", "/"), ("dotted.name", "/dotted.name/")])
+def test_over_tls_a_bucket_is_in_the_hosts_name_unless_it_has_a_dot(
+    bucket: str, path: str, virtual_tls: dict[str, str]
+) -> None:
+    settings = resolve_s3_settings(virtual_tls)
+    assert settings.address_of(bucket).path == path
+    assert content(f"s3://{bucket}/m", settings) == bucket.encode()
+
+
+def test_an_authority_that_is_not_known_is_told_with_the_buckets_host_and_whom_we_believe(
+    virtual_tls: dict[str, str],
+) -> None:
+    settings = resolve_s3_settings({**virtual_tls, "AWS_CA_BUNDLE": ""})
+    with pytest.raises(TlsError, match=rf"certificate of closed\.{DOMAIN} is not trusted by /") as caught:
+        content("s3://closed/m", settings)
+    assert "AWS_CA_BUNDLE" in caught.value.remedy
