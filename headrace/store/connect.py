@@ -1,5 +1,6 @@
 """Opening a connection: name look-up, TCP and TLS, each within a bounded time and endable from another thread."""
 
+import errno
 import logging
 import socket
 import ssl
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.store.errors import StoreError, TlsError, Unreachable
+from headrace.store.errors import OPEN_FILES_REMEDY, StoreError, TlsError, TransientError, Unreachable
 from headrace.store.proxy import Proxy, proxy_for
 from headrace.store.trust import CLIENT_CERTIFICATE_VARIABLE, SYSTEM_TRUST, Trust, tls_context
 
@@ -65,14 +66,19 @@ def open_socket(endpoint: Endpoint, register: Callable[[socket.socket], None]) -
     Args:
         register: is given each socket before it connects, so that another thread can shut it down.
 
-    Raises Unreachable.
+    Raises:
+        Unreachable: nothing answers there.
+        TransientError: this process may not open another socket.
     """
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     addresses = _resolve(endpoint)
     error: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         left_s = max(deadline - time.monotonic(), 0.05) / (len(addresses) - number)
-        connection = socket.socket(family, kind, protocol)
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as caught:
+            raise _no_socket(endpoint, caught) from None
         register(connection)
         connection.settimeout(left_s)
         try:
@@ -92,10 +98,16 @@ def open_socket(endpoint: Endpoint, register: Callable[[socket.socket], None]) -
     ) from None
 
 
+def _no_socket(endpoint: Endpoint, error: OSError) -> TransientError:
+    """This process's open files, or the system's memory, are used up; other threads may give some back."""
+    why = (error.strerror or str(error)).lower()
+    return TransientError(endpoint.url, f"No connection can be opened: {why}.", remedy=OPEN_FILES_REMEDY)
+
+
 def _resolve(endpoint: Endpoint) -> list[Address]:
     """getaddrinfo with a time limit, which it does not have by itself."""
     found: list[list[Address]] = []
-    failed: list[str] = []
+    failed: list[OSError | UnicodeError] = []
     proxy = endpoint.proxy
     host, port = (proxy.host, proxy.port) if proxy else (endpoint.host, endpoint.port)
 
@@ -103,14 +115,18 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
         try:
             found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]
         except (OSError, UnicodeError) as error:  # UnicodeError: a label that IDNA does not allow
-            failed.append(str(getattr(error, "strerror", None) or error))
+            failed.append(error)
 
     thread = threading.Thread(target=look_up, name="name-look-up", daemon=True)
     thread.start()
     thread.join(CONNECT_TIMEOUT_S)
     if found:
         return found[0]
-    why = failed[0] if failed else "the name server does not answer"
+    why = "the name server does not answer"
+    for error in failed:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _no_socket(endpoint, error)
+        why = str(getattr(error, "strerror", None) or error)
     if proxy is not None:
         said = f"The proxy {host} cannot be found: {why}."
         raise Unreachable(endpoint.url, said, remedy=proxy.remedy)

@@ -2,6 +2,8 @@
 
 from headrace.errors import HeadraceError, printable
 
+OPEN_FILES_REMEDY = "Raise the limit of open files (`ulimit -n`), or read with a lower concurrency."
+
 
 class StoreError(HeadraceError):
     """A store did not do what was asked.

@@ -5,7 +5,14 @@ import os
 from pathlib import Path
 
 from headrace.source.objects import ObjectInfo
-from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError
+from headrace.store.errors import (
+    OPEN_FILES_REMEDY,
+    AccessDenied,
+    Changed,
+    NotFound,
+    StoreError,
+    TransientError,
+)
 from headrace.store.versions import utc_text
 
 AGAIN = "Start again once the copy is complete; a load never mixes two versions."
@@ -42,4 +49,5 @@ def file_error(path: str, error: OSError) -> StoreError:
         return NotFound(path, "It is not a file.", remedy=FILE_REMEDY)
     if isinstance(error, PermissionError):
         return AccessDenied(path, "This user may not read it.", remedy=f"Check who owns {Path(path).name}.")
-    return TransientError(path, f"The read failed: {error.strerror}.")
+    remedy = OPEN_FILES_REMEDY if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+    return TransientError(path, f"The read failed: {error.strerror}.", remedy=remedy)
