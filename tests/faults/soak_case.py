@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -51,6 +51,7 @@ class Case:
         rotates_at: at which request for weights the credentials are replaced; 0 for never.
         weak: the store gives weak ETags.
         tls: by https.
+        hangs: a last chunk hangs for so long that only a second connection can bring it; all else is well.
     """
 
     seed: int
@@ -75,6 +76,7 @@ class Case:
     restart: bool
     weak: bool
     tls: bool
+    hangs: bool = False
 
 
 def draw_case(seed: int) -> Case:
@@ -106,7 +108,7 @@ def draw_case(seed: int) -> Case:
         fatal = chance.choice(["a bit flips", "damaged"])
     total = sum(len(tensor.data) for file in files for tensor in file.before.values())
     largest = max(len(tensor.data) for file in files for tensor in file.before.values())
-    return Case(
+    case = Case(
         seed=seed,
         scheme=scheme,
         way=way,
@@ -134,6 +136,23 @@ def draw_case(seed: int) -> Case:
         and chance.random() < 0.6,
         weak=chance.random() < 0.1,
         tls=chance.random() < 0.25,
+    )
+    if way == "streamer" or chance.random() > 0.08:
+        return case
+    # Small chunks, as second connections read a twentieth of all bytes at the most.
+    return replace(
+        case,
+        hangs=True,
+        hedge=True,
+        concurrency=chance.choice([None, 2, 20]),
+        chunk_bytes=chance.choice([4096, 10_000]),
+        rate=0.0,
+        silent=False,
+        bursts=(),
+        fatal="",
+        end="all",
+        rotates_at=0,
+        restart=False,
     )
 
 

@@ -31,6 +31,7 @@ from tests.stream.safetensors_files import Content
 
 # Of a load that is to end by it; and of the others, which should need a small part of it.
 _SHORT_DEADLINE_S, DEADLINE_S = 0.4, 40.0
+_BEFORE_PATIENCE_ENDS_S = 20.0
 OLD_KEY, NEW_KEY = "AKOLD000000000000000", "AKNEW000000000000000"
 
 
@@ -49,11 +50,13 @@ class Outcome:
     Attributes:
         end: "complete", "complete after a change", "left", "cancelled", "interrupted", or the error's name.
         told: how often each fault was sent.
+        hedges: second connections, where that is known.
     """
 
     end: str
     told: Counter[str]
     seconds: float
+    hedges: int
 
 
 class Surroundings:
@@ -116,6 +119,7 @@ class Load:
             redirects=case.scheme == "http",
             bursts=case.bursts,
             closes=case.closes,
+            hangs=case.hangs,
             fatal=self.fatal,
             fatal_name=case.fatal,
             fatal_at=case.fatal_at,
@@ -133,7 +137,9 @@ class Load:
         self.uris = [f"{self.folder}/{file.name}" for file in case.files]
         keys = {} if case.rotates_at else {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET}
         self.credentials = S3Credentials(region_name="us-east-1", endpoint=server.url, **keys)
-        self.deadline_s = _SHORT_DEADLINE_S if case.fatal == "silent for ever" else DEADLINE_S
+        self.deadline_s = DEADLINE_S
+        if case.fatal == "silent for ever" or case.hangs:
+            self.deadline_s = _SHORT_DEADLINE_S if case.fatal else _BEFORE_PATIENCE_ENDS_S
         self.options: LoadOptions = {
             "chunk_bytes": case.chunk_bytes,
             "concurrency": case.concurrency,
@@ -175,7 +181,7 @@ class Load:
             raise WrongOutcome(f"It took {seconds:.1f} s.")
         if end.startswith("complete"):
             self._judge_success(end, seconds)
-        return Outcome(end, self.chance.told, seconds)
+        return Outcome(end, self.chance.told, seconds, self.hedges or 0)
 
     def _judge(self, error: HeadraceError) -> None:
         allowed: tuple[type[HeadraceError], ...] = ()
@@ -191,6 +197,8 @@ class Load:
             raise WrongOutcome(f"A secret is shown: {error}")
 
     def _judge_success(self, end: str, seconds: float) -> None:
+        if self.case.hangs and (self.chance.hangs or self.hedges == 0):
+            raise WrongOutcome("No second connection was put to a chunk that hangs.")
         told = self.fatal is not None and self.chance.told[self.case.fatal] > 0
         assert self.fatal is not None or not told
         # What a second connection is told ends nothing, and nobody hears what comes after a time-out.
@@ -301,7 +309,7 @@ class Load:
             verifier=verifier,
             hedge=case.hedge,
             deadline_s=self.deadline_s,
-            staging_bytes=self.draw.choice([0, 50_000, 1 << 20]),
+            staging_bytes=self.draw.choice([50_000, 1 << 20] if case.hangs else [0, 50_000, 1 << 20]),
             rate_limit_mb_s=self.draw.choice([None, None, 20.0]),
         )
         if case.end == "cancel":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.faults.server import Behaviour, Exchange, honest
+from tests.faults.server import Behaviour, Exchange, honest, stall_before_head
 from tests.faults.soak_faults import FAILING, ODD, SILENT, Draw, Fatal, redirected
 
 # Failures in a row without a byte in between that a load gets over: of a small read at the start, of a chunk.
@@ -27,6 +27,7 @@ class Chance:
         redirects: an object may be found elsewhere.
         bursts: at which requests the server begins to answer everything with 503, and for how many.
         closes: every connection is closed after one answer.
+        hangs: the first read of an object's last bytes gets no answer.
         fatal, fatal_at: what ends the load, at which request for weights.
         events: what else happens, at which request for weights.
         told: how often each fault was sent; a fatal one under its own name.
@@ -38,6 +39,7 @@ class Chance:
     redirects: bool = False
     bursts: tuple[tuple[int, int], ...] = ()
     closes: bool = False
+    hangs: bool = False
     fatal: Fatal | None = None
     fatal_name: str = ""
     fatal_at: int = 0
@@ -81,6 +83,9 @@ class Chance:
                 self._weights >= self.fatal_at if self.fatal.lasts else self._weights == self.fatal_at
             ):
                 return self.fatal_name, self.fatal.behave
+            if self.hangs and end == len(exchange.stored.data):
+                self.hangs = False
+                return "the last chunk hangs", stall_before_head
         if size <= 0 or exchange.asked.range is None:
             return "", honest
         asked = (exchange.asked.path.rpartition("/")[2], end)

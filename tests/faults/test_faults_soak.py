@@ -26,6 +26,7 @@ SLICE, SOAK = 30, 500
 # Waits and patience are a part of what they are in earnest; what decides about them is the library's own.
 WAITS = 1 / 50
 PATIENCE_S, LONG_PATIENCE_S = 0.4, 30.0
+PATIENCE_FOR_HEDGES_S = 1.0  # a second connection is put to what has been slow for half a second
 OWN_THREADS = ("fetch-", "small-reads-", "look-up-", "name-look-up")
 LONGEST_END_S = 10.0
 # After these loads everything that is made once has been made.
@@ -58,7 +59,9 @@ def stopping(server: FaultServer) -> Iterator[None]:
 
 def run(case: Case, around: Surroundings) -> Outcome:
     """One load, after which its threads and connections are gone."""
-    patience_s = PATIENCE_S if case.silent and case.fatal != "silent for ever" else LONG_PATIENCE_S
+    patience_s = LONG_PATIENCE_S
+    if case.silent and case.fatal != "silent for ever":
+        patience_s = PATIENCE_FOR_HEDGES_S if case.way == "transfer" and case.hedge else PATIENCE_S
     server = FaultServer({}, tls=around.tls if case.tls else None)
     with pytest.MonkeyPatch.context() as patch, stopping(server):
         for kind in (S3Store, HttpStore):
@@ -127,7 +130,7 @@ def summary(seeds: range, outcomes: list[Outcome], seconds: float, memory: str) 
     longest, seed = max((outcome.seconds, seed) for seed, outcome in zip(seeds, outcomes, strict=True))
     return (
         f"\n{len(outcomes)} loads (seeds {seeds.start}-{seeds.stop - 1}) in {seconds:.0f} s, the longest {longest:.1f} s (seed {seed}), "
-        f"{memory}: {listed}; {told.total():,} faults: {faults}"
+        f"{memory}: {listed}; {sum(outcome.hedges for outcome in outcomes)} hedges; {told.total():,} faults: {faults}"
     )
 
 
