@@ -17,6 +17,10 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from headrace.demo.store import Tls
 
+# What must arrive as it was given, as the hub's own have it.
+QUERY = (
+    "response-content-disposition=inline%3B+filename*%3DUTF-8%27%27m&Policy=eyJ~-_,/=;:@!&Key-Pair-Id=K|^%7C"
+)
 _LFS = (".safetensors", ".model", ".bin")
 
 
@@ -295,7 +299,7 @@ class _HubHandler(_Handler):
         linked = {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{oid}"'}
         headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes", **linked, **hub.spoil}
         if is_lfs(path):
-            where = f"{hub.cdn_url}/xet/{oid}?Expires=99&Signature={hub.signature}&Key-Pair-Id=K"
+            where = f"{hub.cdn_url}/xet/{oid}?{QUERY}&Signature={hub.signature}"
             self._answer(302, f"Found. Redirecting to {where}".encode(), {**headers, "Location": where})
         elif not cached:
             where = f"/api/resolve-cache/models/{name}/{commit}/{quote(path)}"

@@ -15,7 +15,7 @@ from headrace.store.errors import AccessDenied, BadEndpoint, Changed, NotFound, 
 from headrace.stream.model_listing import list_with_templates
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.transfer import Transfer
-from tests.hub_imitation import Hub, hub_imitation, oid_of
+from tests.hub_imitation import QUERY, Hub, hub_imitation, oid_of
 from tests.store.hub_opening import FILES, NAME, TOKEN, WEIGHTS, store_of, weights_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -204,6 +204,13 @@ def test_the_token_is_never_shown_to_the_other_host(hub: Hub) -> None:
     }
     assert set(by_host["hub"]) == {f"Bearer {TOKEN}"}
     assert by_host["cdn"] == [None]
+
+
+def test_a_signed_address_arrives_as_it_was_given(hub: Hub) -> None:
+    store = store_of(hub)
+    read_range(store.open_reader(), weights_of(store), 0, 1)
+    (target,) = [asked.target for asked in hub.asked if asked.where == "cdn"]
+    assert target.partition("?")[2] == f"{QUERY}&Signature=first"
 
 
 def test_a_small_file_comes_from_the_hub_itself(hub: Hub) -> None:
