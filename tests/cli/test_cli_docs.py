@@ -69,7 +69,7 @@ def test_the_page_of_flags_is_what_the_parser_knows() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["object_storage.md", "stores/s3.md", "stores/hub.md"])
+@pytest.mark.parametrize("name", ["object_storage.md", "stores/s3.md", "stores/hub.md", "stores/web.md"])
 def test_the_errors_in_the_troubleshooting_table_are_the_code_s_own(name: str) -> None:
     page = (DOCS / name).read_text(encoding="utf-8")
     _, _, table = page.partition("## Troubleshooting")
