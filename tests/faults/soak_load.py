@@ -1,42 +1,32 @@
 """Carrying out one case of the soak through the public library, and judging what came of it."""
 
 import random
-import signal
-import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headrace import S3Credentials, SafetensorsStreamer, load_file
 from headrace.errors import HeadraceError
-from headrace.stream.indexing import Index
 from headrace.stream.opening import open_objects
-from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
+from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.tensor_stream import LoadOptions
 from headrace.stream.transfer import Cancelled, Transfer
 from headrace.stream.verify_opened import verify_opened
 from tests.faults.opening import ACCESS_KEY, SECRET
 from tests.faults.server import Asked, FaultServer, error_answer
-from tests.faults.soak_case import DTYPES, Case, fill
+from tests.faults.soak_case import Case, fill
 from tests.faults.soak_faults import NOT_OF_THE_MANIFEST, fatal_faults
 from tests.faults.soak_server import Chance
-from tests.stream.safetensors_files import Content
+from tests.faults.soak_surroundings import NEW_KEY, OLD_KEY, Interrupted, Surroundings
+from tests.faults.soak_wanted import draw_placement, draw_slices
 
 # Of a load that is to end by it; and of the others, which should need a small part of it.
 _SHORT_DEADLINE_S, DEADLINE_S = 0.4, 40.0
 _BEFORE_PATIENCE_ENDS_S = 20.0
-OLD_KEY, NEW_KEY = "AKOLD000000000000000", "AKNEW000000000000000"
-
-
-class Interrupted(BaseException):
-    """What a signal handler raises in the middle of a load, as Ctrl-C does."""
 
 
 class WrongOutcome(AssertionError):
@@ -57,51 +47,6 @@ class Outcome:
     told: Counter[str]
     seconds: float
     hedges: int
-
-
-class Surroundings:
-    """What the loads of a soak share: a file of credentials that they rotate, and a signal that interrupts them."""
-
-    def __init__(self, credentials_file: Path, tls: ssl.SSLContext) -> None:
-        """Args:
-        credentials_file: the one that AWS_SHARED_CREDENTIALS_FILE names.
-        tls: of servers whose certificate the environment trusts.
-        """
-        self._file, self.tls = credentials_file, tls
-        self._loading = False
-
-    def write_key(self, access_key: str) -> None:
-        """Let the credentials be these."""
-        self._file.write_text(
-            f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {SECRET}\n"
-        )
-
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        """SIGUSR1 raises Interrupted where a load is under way."""
-
-        def handle(_number: int, _frame: object) -> None:
-            if self._loading:
-                raise Interrupted
-
-        before = signal.signal(signal.SIGUSR1, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-
-    @contextmanager
-    def loading(self) -> Iterator[None]:
-        """A part that may be interrupted."""
-        try:
-            self._loading = True
-            yield
-        finally:
-            self._loading = False
-
-    def interrupt(self) -> None:
-        """Send the signal to the main thread."""
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
 
 class Load:
@@ -247,7 +192,7 @@ class Load:
         if self.draw.random() < 0.3:
             names = self.draw.sample(sorted(everything), self.draw.randint(1, len(everything)))
         wanted = everything if names is None else {name: everything[name] for name in names}
-        slices, expected = self._slices(wanted)
+        slices, expected = draw_slices(self.draw, wanted)
         found: set[str] = set()
         with SafetensorsStreamer() as streamer:
             self.options.update({"names": names, "slices": slices})
@@ -266,24 +211,6 @@ class Load:
             raise WrongOutcome(f"Not all tensors: {sorted(wanted.keys() - found)}")
         return "complete"
 
-    def _slices(self, wanted: dict[str, Content]) -> tuple[dict[str, Index], dict[str, bytes]]:
-        """Parts of some tensors, and the bytes of all."""
-        slices: dict[str, Index] = {}
-        expected: dict[str, bytes] = {}
-        for name, tensor in wanted.items():
-            rows, columns = tensor.shape
-            part: tuple[slice, slice] = (slice(0, rows), slice(0, columns))
-            if rows and self.draw.random() < 0.3:
-                part = (self._part(rows), self._part(columns))
-                slices[name] = part
-            whole = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tensor.shape)
-            expected[name] = whole[part].tobytes()
-        return slices, expected
-
-    def _part(self, size: int) -> slice:
-        first = self.draw.randrange(size)
-        return slice(first, self.draw.randint(first + 1, size))
-
     # ---- Transfer
 
     def _transfer(self) -> str:
@@ -295,7 +222,9 @@ class Load:
         for shard, file in zip(opened.shards, case.files, strict=True):
             for name, tensor in file.before.items():
                 info = shard.tensors[name]
-                placement, data = self._place(tensor, opened.shards.index(shard), info.start, len(placements))
+                placement, data = draw_placement(
+                    self.draw, tensor, opened.shards.index(shard), info.start, len(placements)
+                )
                 placements.append(placement)
                 expected.append(data)
         memory = [np.zeros(len(data), np.uint8) for data in expected]
@@ -340,26 +269,6 @@ class Load:
         left = [thread.name for thread in threading.enumerate() if thread.name.startswith("fetch-")]
         if left:
             raise WrongOutcome(f"Threads after the end: {left}")
-
-    def _place(self, tensor: Content, shard: int, start: int, number: int) -> tuple[Placement, bytes]:
-        """All rows of a tensor, perhaps some columns of them, perhaps in another format."""
-        item = np.dtype(DTYPES[tensor.dtype]).itemsize
-        rows, width = tensor.shape
-        dtype = tensor.dtype
-        if dtype != "U8" and self.draw.random() < 0.3:
-            dtype = self.draw.choice(["BF16", "F32", "F16"])
-        columns = None
-        kept = slice(0, width)
-        if rows and self.draw.random() < 0.3:
-            kept = self._part(width)
-            columns = Columns(width * item, kept.start * item, kept.stop * item)
-        placement = Placement(
-            shard, start, start + len(tensor.data), 0, number, tensor.dtype, dtype, number, columns
-        )
-        whole: Any = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tensor.shape)
-        data = whole[:, kept].astype(np.float32).astype(DTYPES[dtype]).tobytes()
-        assert len(data) == placed_bytes(placement)
-        return placement, data
 
 
 def _quietly(wait: Callable[[], None]) -> None:

@@ -19,7 +19,8 @@ from headrace.stream import restart
 from headrace.stream.retry import RetryPolicy
 from tests.faults.server import FaultServer
 from tests.faults.soak_case import Case, draw_case
-from tests.faults.soak_load import Load, Outcome, Surroundings, WrongOutcome
+from tests.faults.soak_load import Load, Outcome, WrongOutcome
+from tests.faults.soak_surroundings import Surroundings
 from tests.faults.sockets import sockets_to
 
 SLICE, SOAK = 30, 500
