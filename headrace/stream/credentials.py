@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 from headrace.source.uri import ModelSource
 from headrace.store.base import Store, open_store
+from headrace.store.s3_credentials import ANONYMOUS_VARIABLES
 
 if TYPE_CHECKING:
     from headrace.store.gcs_settings import GcsSettings
@@ -49,7 +50,7 @@ def environment_with(credentials: object | None, environ: Mapping[str, str] = os
         # A key pair is one whole: nothing of another principal is mixed in.
         for name in ("access_key_id", "secret_access_key", "session_token"):
             result.pop(_VARIABLES[name][0], None)
-        for variable in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        for variable in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", *ANONYMOUS_VARIABLES):
             result.pop(variable, None)
     for name, value in given.items():
         for variable in _VARIABLES[name]:

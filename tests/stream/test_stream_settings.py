@@ -70,6 +70,13 @@ def test_a_key_pair_takes_nothing_of_another_principal() -> None:
     }
 
 
+@pytest.mark.parametrize("variable", ["HEADRACE_S3_ANONYMOUS", "RUNAI_STREAMER_S3_UNSIGNED"])
+def test_a_key_pair_signs_though_the_environment_asks_for_no_signature(variable: str) -> None:
+    asked = {**ENVIRONMENT, variable: "1"}
+    assert variable not in environment_with(S3Credentials("ours", "our secret"), asked)
+    assert environment_with(None, asked)[variable] == "1"
+
+
 def test_every_field_of_any_object_counts_and_wins_over_each_of_its_variables() -> None:
     given = SimpleNamespace(
         access_key_id="ours",
