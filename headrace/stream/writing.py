@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.source.uri import parse_folder_to_be
+from headrace.store.errors import OPEN_FILES_REMEDY
 from headrace.stream.arguments import path_text
 from headrace.stream.variables import BadSetting
 
@@ -40,7 +41,9 @@ def writing_to(path: Path) -> Iterator[None]:
         remedy = (
             "Check its permissions and the room on the disk; the next pull goes on where this one stopped."
         )
-        if error.errno in _IN_THE_WAY:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = OPEN_FILES_REMEDY
+        elif error.errno in _IN_THE_WAY:
             remedy = "A file lies where a folder is needed, or a folder where a file: remove it, or pull to another."
         # Of a rename the second name is the one that a person knows.
         name = error.filename2 or error.filename or path
