@@ -29,12 +29,22 @@ def describe_s3(settings: S3Settings, bucket: str) -> tuple[Setting, ...]:
     if endpoint.scheme == "https":
         trust = settings.trust
         authorities = "NONE: any certificate is taken" if trust.insecure else trust.authorities
-        settings_.append(Setting("authorities", authorities, origins["ca_bundle"]))
+        settings_.append(Setting("authorities", authorities, _origin_of_trust(settings)))
         if trust.client_certificate:
             settings_.append(Setting("client certificate", trust.client_certificate, "HEADRACE_CLIENT_CERT"))
     if endpoint.proxy is not None:
         settings_.append(Setting("proxy", endpoint.proxy.url, "the environment"))
     return tuple(settings_)
+
+
+def _origin_of_trust(settings: S3Settings) -> str:
+    trust, environ = settings.trust, settings.environ
+    if trust.insecure:
+        return "HEADRACE_INSECURE_TLS"
+    if (origin := settings.origins["ca_bundle"]) != trust.authorities:
+        return origin
+    named = ("REQUESTS_CA_BUNDLE",) if trust.ca_bundle else ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    return next((name for name in named if environ.get(name)), "default")
 
 
 def _principal(settings: S3Settings) -> Setting:

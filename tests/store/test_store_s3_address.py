@@ -183,3 +183,17 @@ def test_everything_that_is_used_is_described_with_where_it_came_from() -> None:
     )
     assert told["request payer"].origin == "HEADRACE_S3_REQUEST_PAYER"
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(told)
+
+
+@pytest.mark.parametrize(
+    ("variables", "origin"),
+    [
+        ({}, "default"),
+        ({"AWS_CA_BUNDLE": __file__}, "AWS_CA_BUNDLE"),
+        ({"REQUESTS_CA_BUNDLE": __file__}, "REQUESTS_CA_BUNDLE"),
+        ({"HEADRACE_INSECURE_TLS": "1"}, "HEADRACE_INSECURE_TLS"),
+    ],
+)
+def test_whose_certificates_count_is_described(variables: dict[str, str], origin: str) -> None:
+    told = S3Store(parse_source("s3://models"), resolve(**variables)).describe()
+    assert [setting.origin for setting in told if setting.name == "authorities"] == [origin]
