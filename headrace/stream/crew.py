@@ -137,7 +137,7 @@ def next_job(crew: Crew, worker: Worker) -> Task | Second | None:
                 if crew.seconds:
                     crew.helping += 1
                     return crew.seconds.popleft()
-                if (task := crew.queue.take(crew.active)) is not None:
+                if (task := crew.queue.take(allowed(crew))) is not None:
                     crew.tasks[worker.number] = task
                     if crew.idle and len(crew.queue):
                         crew.work.notify()

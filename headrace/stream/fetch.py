@@ -24,6 +24,7 @@ from headrace.stream.landing import settle, views_of
 from headrace.stream.ledger import Cancelled
 from headrace.stream.limited import Interrupted
 from headrace.stream.plan import Chunk
+from headrace.stream.rate import median
 from headrace.stream.retry import RETRIED, retry_after_s
 from headrace.stream.tasks import Read, Second, Task
 
@@ -138,6 +139,7 @@ def _request(crew: Crew, worker: Worker, read: Read) -> None:
         seconds = ledger.clock() - read.since_s
         if read.at_first == 0 and seconds > 0:
             crew.rates.append(read.target.size / seconds)
+            crew.queue.rate = median(crew.rates)
 
 
 def _disproof(crew: Crew, task: Task) -> TransientError | None:

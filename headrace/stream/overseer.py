@@ -6,7 +6,7 @@ from headrace.store.errors import TransientError
 from headrace.stream.crew import Crew, Worker, end, interrupt, missing_workers, new_target, under_way
 from headrace.stream.fetch import work
 from headrace.stream.ledger import Cancelled, DeadlineExceeded
-from headrace.stream.rate import far_too_slow, median
+from headrace.stream.rate import far_too_slow
 from headrace.stream.tail import EXTRA_SHARE, Running, worth_a_second
 from headrace.stream.tasks import Read, Second
 
@@ -107,8 +107,6 @@ class Overseer:
         crew = self._crew
         pace = crew.pace
         done = crew.ledger.bytes_done + crew.ledger.hedged_bytes + under_way(crew)
-        if crew.rates:
-            crew.queue.rate = median(crew.rates)
         if crew.idle or crew.active != pace.workers or not len(crew.queue):
             self._window = None
         elif self._window is None:

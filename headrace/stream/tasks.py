@@ -14,6 +14,8 @@ from headrace.stream.staging import Staging
 
 SHORTEST_CHUNK_BYTES = 1 << 20
 _SHORTEST_CHUNK_S = 0.1
+# Chunks that are read side by side share the link: on a slow one, eight whole ones would be ten seconds without a tensor.
+_LONGEST_CHUNK_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +108,10 @@ class TaskQueue:
         return len(self._chunks) + len(self._given_back)
 
     def take(self, workers: int) -> Task | None:
-        """The next task, or None where there is none or no room for it."""
+        """The next task, or None where there is none or no room for it.
+
+        Args: workers: how many there are, or will be in a moment.
+        """
         if self._given_back:
             return self._given_back.popleft()
         if not self._is_ours():
@@ -144,13 +149,18 @@ class TaskQueue:
         self._given_back.append(task)
 
     def _shorten_first(self, workers: int) -> None:
-        """Towards the end chunks become shorter, so that the last connections end together."""
-        if self.rate is None or workers < 2:
+        """Cut the first chunk to what a connection is to read at once.
+
+        Little, as long as nothing is known of its rate, then not more than comes within a second; and towards the end
+        less and less, so that the last connections end together. One worker alone shares with nobody.
+        """
+        if workers < 2:
             return
-        size = max(
-            SHORTEST_CHUNK_BYTES, self._bytes_left // (2 * workers), int(self.rate * _SHORTEST_CHUNK_S)
-        )
         first = self._chunks[0]
+        size = SHORTEST_CHUNK_BYTES
+        if self.rate is not None:
+            share = max(self._bytes_left // (2 * workers), int(self.rate * _SHORTEST_CHUNK_S))
+            size = max(size, min(share, int(self.rate * _LONGEST_CHUNK_S)))
         if first.end - first.start >= 1.5 * size:
             head, rest = split(first, size)
             self._chunks[0] = head

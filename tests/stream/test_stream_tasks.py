@@ -5,6 +5,7 @@ from headrace.stream.staging import Staging
 from headrace.stream.tasks import SHORTEST_CHUNK_BYTES, TaskQueue
 
 MIB = 1 << 20
+FAST = 400.0 * MIB
 
 
 def plan_of(mib: int, dtype: str = "F32") -> ReadPlan:
@@ -21,19 +22,33 @@ def drain(queue: TaskQueue, workers: int) -> list[int]:
 
 def test_chunks_are_taken_in_the_plans_order() -> None:
     queue = TaskQueue(plan_of(40), None, Staging())
+    queue.rate = FAST
     starts = []
     while (task := queue.take(8)) is not None:
         starts.append(task.chunk.start)
     assert starts == [at * MIB for at in range(0, 40, 8)]
 
 
-def test_while_no_rate_is_known_chunks_stay_whole() -> None:
-    assert drain(TaskQueue(plan_of(40), None, Staging()), 8) == [8 * MIB] * 5
+def test_while_no_rate_is_known_little_is_asked_for_at_once() -> None:
+    queue = TaskQueue(plan_of(40), None, Staging())
+    starts = [task.chunk.start for _ in range(3) if (task := queue.take(8)) is not None]
+    queue.rate = FAST
+    assert starts == [0, MIB, 2 * MIB]
+    assert drain(queue, 8) == [5 * MIB, *[8 * MIB] * 4]
 
 
-def test_on_slow_connections_chunks_become_shorter_towards_the_end() -> None:
+def test_on_slow_connections_a_chunk_is_what_comes_within_a_second() -> None:
     queue = TaskQueue(plan_of(400), None, Staging())
-    queue.rate = 1.0 * MIB
+    queue.rate = 2.0 * MIB
+    sizes = drain(queue, 8)
+    assert sum(sizes) == 400 * MIB
+    assert sizes[:100] == [2 * MIB] * 100
+    assert len(sizes) < 250
+
+
+def test_towards_the_end_chunks_become_shorter() -> None:
+    queue = TaskQueue(plan_of(400), None, Staging())
+    queue.rate = 8.0 * MIB
     sizes = drain(queue, 8)
     assert sum(sizes) == 400 * MIB
     assert sizes[:10] == [8 * MIB] * 10
@@ -43,7 +58,7 @@ def test_on_slow_connections_chunks_become_shorter_towards_the_end() -> None:
 
 def test_on_fast_connections_a_chunk_is_too_quick_to_be_worth_parts() -> None:
     queue = TaskQueue(plan_of(40), None, Staging())
-    queue.rate = 400.0 * MIB
+    queue.rate = FAST
     assert drain(queue, 8) == [8 * MIB] * 5
 
 
@@ -55,6 +70,7 @@ def test_one_worker_has_nobody_to_end_together_with() -> None:
 
 def test_what_was_given_back_comes_before_anything_new() -> None:
     queue = TaskQueue(plan_of(40), None, Staging())
+    queue.rate = FAST
     first, second = queue.take(8), queue.take(8)
     assert first is not None
     assert second is not None
@@ -66,6 +82,7 @@ def test_what_was_given_back_comes_before_anything_new() -> None:
 def test_without_room_in_scratch_nothing_is_begun() -> None:
     staging = Staging(12 * MIB)
     queue = TaskQueue(plan_of(40, "BF16"), None, staging)
+    queue.rate = FAST
     first = queue.take(8)
     assert first is not None
     assert queue.take(8) is None
@@ -88,6 +105,7 @@ class Counting:
 def test_the_gate_is_asked_for_the_next_chunk_alone_until_it_lets_it_pass() -> None:
     gate, staging = Counting(), Staging(12 * MIB)
     queue = TaskQueue(plan_of(24, "BF16"), gate, staging)
+    queue.rate = FAST
     first = queue.take(8)
     assert first is not None
     staging.release(first.staged, None)
