@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.source.uri import parse_folder_to_be
+from headrace.source.uri import BadSource, parse_folder_to_be
 from headrace.store.errors import OPEN_FILES_REMEDY
 from headrace.stream.arguments import path_text
 from headrace.stream.variables import BadSetting
@@ -29,6 +29,11 @@ def destination(folder: str | os.PathLike[str]) -> Path:
     text = path_text(folder)
     if not text.strip():
         raise BadSetting("The folder to pull to has no name.", remedy='Name one, or "." for this one.')
+    if "://" in text and not text.lower().startswith("file://"):
+        raise BadSource(
+            f"{text:.300} is no folder of this machine, which a pull writes to.",
+            remedy="Name a folder. `headrace push` copies one to a store.",
+        )
     return Path(parse_folder_to_be(text).prefix)
 
 
