@@ -77,7 +77,8 @@ class Hub:
         moved: old name of a repository → its name now.
         sizes_told: whether the answer about a model tells the sizes of its files when it is asked to.
         page_size: files in a page of the tree.
-        answers: statuses (with headers) that are answered first, before anything else, to any request to the hub.
+        versions_told: whether that answer tells what git calls the files; some mirrors do not know.
+        answers, cdn_answers: statuses (with headers) that are answered first to any request to the hub, or the CDN.
         spoil, cdn_spoil: headers that replace those of answers about files.
         next_link: the address of the tree's next page, where it is not the right one.
         connections: how many were made to the hub.
@@ -89,8 +90,10 @@ class Hub:
         self.moved: dict[str, str] = {}
         self.tokens: set[str] = set()
         self.sizes_told = True
+        self.versions_told = True
         self.page_size = 1_000
         self.answers: list[tuple[int, dict[str, str]]] = []
+        self.cdn_answers: list[tuple[int, dict[str, str]]] = []
         self.spoil: dict[str, str] = {}
         self.cdn_spoil: dict[str, str] = {}
         self.next_link = ""
@@ -178,6 +181,10 @@ class _CdnHandler(_Handler):
     def do_GET(self) -> None:
         hub, parts = self.server.hub, urlsplit(self.path)
         digest = parts.path.rpartition("/")[2]
+        if hub.cdn_answers:
+            status, headers = hub.cdn_answers.pop(0)
+            self._answer(status, b"", headers)
+            return
         if hub.cdn_refuses or parse_qs(parts.query).get("Signature") != [hub.signature]:
             self._answer(
                 403, b"<Error><Code>AccessDenied</Code></Error>", {"Content-Type": "application/xml"}
@@ -258,6 +265,8 @@ class _HubHandler(_Handler):
             siblings = [
                 _sibling(path, data, sizes) for path, data in sorted(repository.commits[commit].items())
             ]
+            for sibling in siblings if not self.server.hub.versions_told else ():
+                sibling.pop("blobId")
             facts = {"id": name, "modelId": name, "sha": commit, "private": False, "tags": [], "downloads": 0}
             self._json({**facts, "likes": 0, "siblings": siblings}, {})
 

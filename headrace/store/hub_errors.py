@@ -100,9 +100,7 @@ def _of_refused(refusal: HubRefusal, source: ModelSource, settings: HubSettings)
         )
     if said == "Access to this resource is disabled.":
         return refusal.made(AccessDenied, "The hub has disabled this model.", "Use another one.")
-    if "invalid credentials" in said.lower() or (refusal.head.status == 401 and not principal.is_anonymous):
-        if refusal.code == "RepoNotFound":
-            return _of_absent(refusal, source, settings)
+    if refusal.head.status == 401 and not principal.is_anonymous and refusal.code != "RepoNotFound":
         return refusal.made(
             AccessDenied,
             f"The hub does not take the token in {principal.origin}.",
@@ -128,7 +126,9 @@ def _of_absent(refusal: HubRefusal, source: ModelSource, settings: HubSettings) 
             f"Name a branch, a tag or a commit of {settings.url}/{source.bucket}/commits.",
         )
     if code == "EntryNotFound":
-        return refusal.made(NotFound, "The model has no such file or folder at this revision.", "Check the name.")
+        return refusal.made(
+            NotFound, "The model has no such file or folder at this revision.", "Check the name."
+        )
     if code == "RepoNotFound" or refusal.head.status == 401:
         here = "" if source.text.lower().startswith("hf:") else f"There is no folder {source.text} here, and "
         cause = f"{here}there is no such model on the hub at {settings.url}, or it is private."

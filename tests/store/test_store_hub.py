@@ -79,6 +79,12 @@ def test_a_folder_that_is_not_there_names_what_is(hub: Hub) -> None:
         store_of(hub, f"hf://{NAME}/nothing").list()
 
 
+def test_a_folder_that_is_not_there_is_told_of_the_tree_too(hub: Hub) -> None:
+    hub.sizes_told = False
+    with pytest.raises(NotFound, match="no such file or folder at this revision"):
+        store_of(hub, f"hf://{NAME}/nothing").list()
+
+
 def test_a_file_is_no_folder(hub: Hub) -> None:
     with pytest.raises(NotFound, match="one object, not a folder") as caught:
         store_of(hub, f"hf://{NAME}/config.json").list()
@@ -304,6 +310,24 @@ def test_a_mirrors_tags_of_another_kind_do_not_count(hub: Hub, tag: str) -> None
     assert item is not None
     hub.spoil = {"X-Linked-ETag": tag}
     assert read_whole(store.open_reader(), item) == FILES["config.json"]
+
+
+def test_a_mirror_may_name_the_commit_instead_of_the_file(hub: Hub) -> None:
+    store = store_of(hub)
+    item = store.list().find("config.json")
+    assert item is not None
+    hub.spoil = {"X-Linked-ETag": f'"{hub.repositories[NAME].branches["main"]}"'}
+    assert read_whole(store.open_reader(), item) == FILES["config.json"]
+
+
+def test_of_a_mirror_that_tells_no_versions_the_commit_is_the_version(hub: Hub) -> None:
+    hub.versions_told = False
+    store = store_of(hub)
+    item = store.list().find("config.json")
+    assert item is not None
+    assert item.version == hub.repositories[NAME].branches["main"]
+    assert read_whole(store.open_reader(), item) == FILES["config.json"]
+    assert weights_of(store).version == oid_of("model.safetensors", WEIGHTS)
 
 
 def test_a_look_up_gives_first_bytes_of_the_listed_version(hub: Hub) -> None:

@@ -15,6 +15,7 @@ from headrace.store.errors import (
     Throttled,
     TlsError,
     TransientError,
+    Truncated,
     Unreachable,
     Unsupported,
 )
@@ -132,6 +133,26 @@ def test_a_hub_that_asks_to_slow_down_says_for_how_long(
     assert isinstance(error, Throttled)
     assert error.retry_after_s == seconds
     assert "set HF_TOKEN" in error.remedy
+
+
+def test_where_its_files_are_may_ask_to_slow_down_too(hub: Hub) -> None:
+    store = store_of(hub, HF_TOKEN=TOKEN)
+    item = weights_of(store)
+    hub.repositories[NAME].readers = None
+    anonymous = store_of(hub)
+    for each in (store, anonymous):
+        hub.cdn_answers = [(503, {"Retry-After": "3"})]
+        with pytest.raises(Throttled) as caught:
+            read_whole(each.open_reader(), item)
+        assert (caught.value.retry_after_s, caught.value.remedy) == (3.0, "")
+
+
+def test_a_file_that_is_shorter_than_listed_is_told(hub: Hub) -> None:
+    store = store_of(hub, HF_TOKEN=TOKEN)
+    item = weights_of(store)
+    hub.cdn_answers = [(416, {})]
+    with pytest.raises(Truncated, match="shorter than the hub's listing says"):
+        read_whole(store.open_reader(), item)
 
 
 @pytest.mark.parametrize("status", [500, 502, 504, 408])

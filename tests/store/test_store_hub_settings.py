@@ -119,6 +119,13 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_repeated(tmp_path:
     assert "hush" not in str(caught.value)
 
 
+def test_a_file_with_what_no_request_can_carry_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hush hush")
+    with pytest.raises(NoCredentials, match="token: It holds a character") as caught:
+        principal_of(tmp_path)
+    assert "hush" not in str(caught.value)
+
+
 def test_a_tokens_file_that_is_a_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "token").mkdir()
     with pytest.raises(NoCredentials, match="cannot be read"):
