@@ -1,6 +1,7 @@
 """What one load costs: clocks, CPU seconds and resident memory of this process. Standard library only."""
 
 import contextlib
+import gc
 import hashlib
 import resource
 import time
@@ -39,6 +40,7 @@ def measure(load: Callable[[float], Loaded]) -> Measurement:
     Args:
         load: is given the time (of `time.perf_counter`) at which it began.
     """
+    gc.collect()  # else the imports' own collection, a tenth of a second of torch, falls into one load and not the other
     _forget_peak()
     resident_before = _status_bytes("VmRSS")
     before = _cpu_s()
