@@ -119,7 +119,7 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--api-key",
         metavar="KEY",
-        help="bearer token that every route but the health probes asks for. Other users of the machine can read a "
+        help="bearer token that every route but /health, /ping, /ready and /metrics asks for. Other users of the machine can read a "
         f"command line: prefer the variable {API_KEY_VARIABLE}",
     )
     group.add_argument(
@@ -229,6 +229,13 @@ def _add_own_flags(group: argparse._ArgumentGroup) -> None:
         metavar="BYTES",
         type=values.size_bytes,
         help="larger request bodies are answered 413; K, M and G are understood (default: 16M)",
+    )
+    group.add_argument(
+        "--log-format",
+        type=str.lower,
+        choices=("text", "json"),
+        help="lines for a person, or one JSON object a line with time, level, logger and message, and request_id "
+        "and traceback where there is one (default: text)",
     )
     group.add_argument(
         "--insecure-tls",

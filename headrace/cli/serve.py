@@ -48,7 +48,7 @@ _ENGINE_SWITCHES = (
     "enable_priority_scheduling",
     "enable_deterministic_inference",
 )
-_FRONT_FLAGS = ("host", "port", "sampling_defaults", "log_level")
+_FRONT_FLAGS = ("host", "port", "sampling_defaults", "log_level", "log_format")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:

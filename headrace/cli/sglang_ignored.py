@@ -360,8 +360,9 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         ),
         lists=("--log-requests-target", "--uvicorn-access-log-exclude-prefixes", "--gc-threshold"),
     ),
+    NoEffect("metrics are always there, at /metrics", switches=("--enable-metrics",)),
     NoEffect(
-        "there is no metrics or trace export yet",
+        "metrics are what they are, and there are no traces yet (docs/operations.md)",
         switches=(
             "--enable-mfu-metrics",
             "--enable-metrics-for-all-schedulers",

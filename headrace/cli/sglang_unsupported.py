@@ -211,8 +211,8 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         switches=("--enable-response-store",),
     ),
     Unsupported(
-        "Exporting metrics, traces or requests is",
-        switches=("--enable-metrics", "--enable-trace", "--export-metrics-to-file", "--log-requests"),
+        "Exporting traces, requests or files of metrics is",
+        switches=("--enable-trace", "--export-metrics-to-file", "--log-requests"),
         values={"--crash-dump-folder": None, "--msprobe-dump-config": None},
     ),
     Unsupported(

@@ -17,7 +17,7 @@ from headrace.engine.timeline import Timeline  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.ipc.channel import EngineChannel  # noqa: E402
 from headrace.ipc.front_channel import remove_address  # noqa: E402
-from headrace.ipc.messages import LoadFailed  # noqa: E402
+from headrace.ipc.messages import LoadFailed, LogLine  # noqa: E402
 from headrace.ipc.options import EngineStart  # noqa: E402
 
 
@@ -39,12 +39,16 @@ def main() -> int:
         channel.close()
         return 1
     except Exception as error:
-        traceback.print_exc()
+        channel.send(LogLine("error", traceback.format_exc().rstrip()))
         channel.send(LoadFailed("InternalError", f"The engine failed while loading: {error!r}"))
         channel.close()
         return 1
     try:
         engine.serve(channel)
+    except Exception:
+        # By the front, which knows how its log is written.
+        channel.send(LogLine("critical", traceback.format_exc().rstrip()))
+        return 1
     finally:
         channel.close()  # what a failed step told the requests must leave before the process ends
     return 0

@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from headrace.engine.kv_pool import PagePool
+from headrace.engine.load_meter import LoadMeter
 from headrace.engine.logprobs import token_logprobs
 from headrace.engine.pace import PrefillPace
 from headrace.engine.request import Request
@@ -80,6 +81,7 @@ class Engine:
         Raises:
             Exception: what a step raised; every request has been failed before.
         """
+        meter = LoadMeter(self.scheduler, self._clock)
         while True:
             message = channel.receive(0 if self.scheduler.has_work else None)
             while message is not None:
@@ -90,6 +92,8 @@ class Engine:
                     channel.send(answer)
                 message = channel.receive(0)
             if not self.scheduler.has_work:
+                if load := meter.news():
+                    channel.send(load)
                 continue
             try:
                 answers = self.step()
@@ -98,6 +102,9 @@ class Engine:
                     text = f"The engine failed while it computed this request: {error}"
                     channel.send(RequestFailed(request.rid, 500, "engine_error", text))
                 raise
+            # Before the answers: who has read the last one finds the engine told as idle.
+            if load := meter.news():
+                channel.send(load)
             for answer in answers:
                 channel.send(answer)
 

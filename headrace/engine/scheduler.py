@@ -75,6 +75,11 @@ class Scheduler:
         """Pages that the prefix cache owns."""
         return self._tree.page_count if self._tree is not None else 0
 
+    @property
+    def evictable_page_count(self) -> int:
+        """Pages that the prefix cache would give up."""
+        return self._tree.evictable_count if self._tree is not None else 0
+
     def requests(self) -> list[Request]:
         """All requests, running first."""
         return [*self._running, *self._waiting]

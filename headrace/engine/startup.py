@@ -76,6 +76,8 @@ def start(options: EngineOptions, send: Send, timeline: Timeline) -> "Engine":
         # From here on the channel belongs to the engine's own thread.
         stop.set()
         reporter.join()
+        # The last counts of bytes and retries, which may be younger than the reporter's last look.
+        send(report.message())
     send(ready)
     return engine
 

@@ -4,6 +4,7 @@ The front makes a private folder, binds there and is found by the address it giv
 """
 
 import contextlib
+import contextvars
 import os
 import shutil
 import tempfile
@@ -64,6 +65,8 @@ class FrontChannel:
         self._socket.bind(address)
         self._loop: AbstractEventLoop | None = None
         self._receive: Callable[[EngineMessage], None] | None = None
+        # `send` may be called for a request, with whose context the engine's messages have nothing to do.
+        self._no_request = contextvars.copy_context()
 
     def start(self, loop: "AbstractEventLoop", receive: "Callable[[EngineMessage], None]") -> None:
         """Call `receive` on the loop with every message, in order. Call once."""
@@ -71,7 +74,7 @@ class FrontChannel:
         self._loop, self._receive = loop, receive
         loop.add_reader(self._socket.FD, self._read)
         # ZeroMQ's descriptor signals changes only: what came before this line would never be told.
-        loop.call_soon(self._read)
+        loop.call_soon(self._read, context=self._no_request)
 
     def send(self, message: "FrontMessage") -> bool:
         """Queue a message; never blocks. False if no engine is at the other end (not yet, or no more)."""
@@ -83,7 +86,7 @@ class FrontChannel:
             return False
         # Sending consumes the descriptor's signal, which may have stood for a message to read.
         if self._loop is not None and self._socket.poll(0):
-            self._loop.call_soon(self._read)
+            self._loop.call_soon(self._read, context=self._no_request)
         return True
 
     def close(self) -> None:
@@ -106,4 +109,4 @@ class FrontChannel:
             except self._again:
                 return
             self._receive(self._decode(data))
-        self._loop.call_soon(self._read)  # let the loop's other work have a turn
+        self._loop.call_soon(self._read, context=self._no_request)  # let the loop's other work have a turn

@@ -187,6 +187,24 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True):
     outputs: tuple[TokenOutput, ...]
 
 
+class EngineLoad(msgspec.Struct, frozen=True, tag=True):
+    """How busy the engine is. Sent a few times a second while it computes, and when it has nothing left to do.
+
+    Attributes:
+        running: requests that are computed.
+        waiting: requests that wait for a place among them.
+        kv_used_tokens: places in the KV pool that running requests hold.
+        kv_cached_tokens: places that the prefix cache alone holds, and gives up when they are needed.
+        retractions: requests that lost their places again and had to wait, so far.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_used_tokens: int = 0
+    kv_cached_tokens: int = 0
+    retractions: int = 0
+
+
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
     """The engine will not (go on to) answer this request. `status` is the HTTP status that fits."""
 
@@ -224,5 +242,13 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
 
 
 EngineMessage = (
-    LoadProgress | ModelInfo | Ready | StepOutput | RequestFailed | CacheFlushed | LoadFailed | LogLine
+    LoadProgress
+    | ModelInfo
+    | Ready
+    | StepOutput
+    | EngineLoad
+    | RequestFailed
+    | CacheFlushed
+    | LoadFailed
+    | LogLine
 )

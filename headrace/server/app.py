@@ -8,15 +8,19 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from headrace.server import info, prefix_cache, probes
+from headrace.server import info, prefix_cache, probes, scrape
 from headrace.server.auth import ApiKeyMiddleware
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
 from headrace.server.context import ServerContext
 from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError
+from headrace.server.http_meter import HttpMeter
+from headrace.server.metrics import ServerMetrics
 from headrace.server.options import ServeOptions
+from headrace.server.request_trace import see_log
 from headrace.server.responses import error_response
 
 ROUTES = (
@@ -24,6 +28,7 @@ ROUTES = (
     Route("/ping", probes.health, methods=["GET"]),
     Route("/ready", probes.ready, methods=["GET"]),
     Route("/health_generate", probes.health_generate, methods=["GET"]),
+    Route("/metrics", scrape.metrics, methods=["GET"]),
     Route("/version", info.version, methods=["GET"]),
     Route("/model_info", info.model_info, methods=["GET"]),
     Route("/get_model_info", info.model_info, methods=["GET"]),
@@ -37,8 +42,20 @@ ROUTES = (
 )
 
 
-def create_app(client: EngineClient, options: ServeOptions, *, engine_started_s: float = 0.0) -> Starlette:
-    """The ASGI application. `engine_started_s`: seconds from the front's exec to the engine's."""
+def create_app(
+    client: EngineClient,
+    options: ServeOptions,
+    *,
+    engine_started_s: float = 0.0,
+    engine_pid: int | None = None,
+) -> ASGIApp:
+    """The ASGI application.
+
+    Args:
+        engine_started_s: seconds from the front's exec to the engine's.
+        engine_pid: the engine's process, whose memory metrics tell.
+    """
+    metrics = ServerMetrics()
     middleware = []
     if options.api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=options.api_key))
@@ -53,8 +70,8 @@ def create_app(client: EngineClient, options: ServeOptions, *, engine_started_s:
         },
     )
     app.router.redirect_slashes = False
-    app.state.context = ServerContext(client, options, engine_started_s)
-    return app
+    app.state.context = ServerContext(client, options, engine_started_s, engine_pid, metrics)
+    return HttpMeter(app, metrics, [route.path for route in ROUTES])
 
 
 async def _api_error(_: Request, error: Exception) -> Response:
@@ -85,5 +102,5 @@ async def _defect(_: Request, __: Exception) -> Response:
     # uvicorn ends the connection after a defect: said here, so that no client sends its next request into it.
     headers = {"Connection": "close"}
     return error_response(
-        ApiError(500, "The server failed; its log says more.", code="internal_error", headers=headers)
+        ApiError(500, f"The server failed; {see_log()}.", code="internal_error", headers=headers)
     )

@@ -64,7 +64,8 @@ async def chat_completions(request: Request) -> Response:
                 cache_report=context.options.enable_cache_report,
             )
             name = context.options.served_model_name
-            with context.client.submit(generation.generates) as tokens:
+            meter = context.metrics.of_answer(generation.generates, plan.best_of)
+            with context.client.submit(generation.generates, meter) as tokens:
                 if wanted.stream:
                     chunks = _Chunks(generation, name)
                     await stream_answer(

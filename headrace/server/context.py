@@ -6,6 +6,7 @@ from starlette.requests import Request
 
 from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError, invalid
+from headrace.server.metrics import ServerMetrics
 from headrace.server.options import ServeOptions
 
 
@@ -15,11 +16,15 @@ class ServerContext:
 
     Attributes:
         engine_started_s: seconds from the front's exec to the engine's.
+        engine_pid: the engine's process, where it is one of its own.
+        metrics: what is counted of requests.
     """
 
     client: EngineClient
     options: ServeOptions
     engine_started_s: float
+    engine_pid: int | None
+    metrics: ServerMetrics
 
     @staticmethod
     def of(request: Request) -> "ServerContext":

@@ -11,6 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.ipc.messages import (
     Abort,
     CacheFlushed,
+    EngineLoad,
     EngineMessage,
     FlushCache,
     FrontMessage,
@@ -24,6 +25,7 @@ from headrace.ipc.messages import (
     StepOutput,
 )
 from headrace.server.errors import ApiError, unavailable
+from headrace.server.metrics import AnswerMeter
 from headrace.server.progress import ProgressMeter
 from headrace.server.served_model import ServedModel
 from headrace.server.text_threads import TextThreads
@@ -51,6 +53,7 @@ class EngineClient:
         ready: the engine's Ready message; None until then.
         failure: why the engine cannot serve; None while it can.
         draining: no new request is admitted.
+        load: the engine's queue and cache, as it told them last.
         steps: StepOutput messages so far: a sign of life.
         created: Unix time of this object, in whole seconds.
     """
@@ -81,6 +84,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self.failure: HeadraceError | None = None
         self.draining = False
+        self.load = EngineLoad()
         self.steps = 0
         self.created = int(time.time())
 
@@ -92,6 +96,11 @@ class EngineClient:
         return (
             self.model is not None and self.ready is not None and self.failure is None and not self.draining
         )
+
+    @property
+    def waiting_for_load_count(self) -> int:
+        """Requests that wait for the end of the load."""
+        return self._waiting
 
     async def loaded_model(self) -> ServedModel:
         """The model's text side, which is there long before the weights. Raises ApiError 503, 500."""
@@ -161,6 +170,7 @@ class EngineClient:
         if self.failure is not None:
             return
         self.failure = error
+        self.load = EngineLoad()
         flushes, self._flushes = self._flushes, deque()
         for flush in flushes:
             if not flush.done():
@@ -172,12 +182,12 @@ class EngineClient:
 
     # ---- generations
 
-    def submit(self, generates: Sequence[Generate]) -> TokenStream:
-        """Start generations whose outputs come in one stream; see TokenStream for its end.
+    def submit(self, generates: Sequence[Generate], meter: AnswerMeter | None = None) -> TokenStream:
+        """Start generations whose outputs come in one stream, counted by `meter`; see TokenStream for its end.
 
         Raises ApiError 500 if the engine is gone.
         """
-        stream = TokenStream([generate.rid for generate in generates], self._end)
+        stream = TokenStream([generate.rid for generate in generates], self._end, meter)
         for generate in generates:
             self._refuse_if_failed()
             self._streams[generate.rid] = stream
@@ -212,6 +222,8 @@ class EngineClient:
                 for output in outputs:
                     if stream := self._streams.get(output.rid):
                         stream.put(output)
+            case EngineLoad():
+                self.load = message
             case RequestFailed(rid, status, code, text):
                 if stream := self._streams.get(rid):
                     stream.fail(rid, _refusal(status, code, text))

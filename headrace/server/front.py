@@ -62,7 +62,7 @@ def serve(
     Raises HeadraceError if the engine cannot serve. The caller ends the engine, and is left with `texts` that may
     still be busy.
     """
-    status = configure_logging(options.log_level)
+    status = configure_logging(options.log_level, options.log_format)
     for note in options.notes:
         _log.info("%s", note)
     channel = FrontChannel(address)
@@ -93,7 +93,7 @@ async def _serve(
     )
     client = EngineClient(channel.send, build, texts, max_waiting=options.engine.max_queued_requests)
     channel.start(loop, client.receive)
-    server = make_server(client, options, engine_started_s)
+    server = make_server(client, options, engine_started_s, engine.pid)
     serving = loop.create_task(server.serve(sockets=[listener]))
     ended: asyncio.Future[int] = loop.create_future()
     engine.watch(lambda code: _set_from_thread(loop, ended, code))
@@ -129,11 +129,16 @@ async def _serve(
     return 0
 
 
-def make_server(client: EngineClient, options: ServeOptions, engine_started_s: float = 0.0) -> uvicorn.Server:
+def make_server(
+    client: EngineClient,
+    options: ServeOptions,
+    engine_started_s: float = 0.0,
+    engine_pid: int | None = None,
+) -> uvicorn.Server:
     """The HTTP server of one application, to be run on the client's loop. It handles no signals."""
     return _Server(
         uvicorn.Config(
-            create_app(client, options, engine_started_s=engine_started_s),
+            create_app(client, options, engine_started_s=engine_started_s, engine_pid=engine_pid),
             http=HttpProtocol,
             ws="none",
             lifespan="off",

@@ -5,6 +5,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.server.errors import invalid
+from headrace.server.request_trace import REQUEST_ID_HEADER, request_id
 
 _MESSAGE = (
     "The request is not valid HTTP/1.1: its first line or a header is malformed, or they are too long together. "
@@ -22,6 +23,7 @@ class HttpProtocol(H11Protocol):
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
+            (REQUEST_ID_HEADER, request_id().encode()),
         ]
         for event in (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

@@ -33,9 +33,21 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
     In this order: the socket listens (a client that is early waits instead of being refused), the engine
     starts, and only then does the front import what it serves with.
 
-    Raises HeadraceError: the port is taken, the chat template cannot be read, the model cannot be served, the
+    With `--log-format json` an error is logged, and the exit code is 1. Else raises HeadraceError: the port is taken, the chat template cannot be read, the model cannot be served, the
     engine has ended. The engine, its children and the socket's folder are gone when this returns or raises.
     """
+    try:
+        return _run(options, engine_command)
+    except HeadraceError as error:
+        if options.log_format == "text":
+            raise
+        from headrace.server.logs import log_the_end
+
+        log_the_end(error, options.log_level, options.log_format)
+        return 1
+
+
+def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
     chat_template = _read_template(options.chat_template)
     with bind(options.host, options.port) as listener, private_address() as address:
         engine: EngineProcess | None = None

@@ -1,8 +1,12 @@
 """What `headrace serve` was asked for: the front's own flags and the engine's."""
 
+from typing import Literal
+
 import msgspec
 
 from headrace.ipc.options import EngineOptions
+
+LogFormat = Literal["text", "json"]
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -10,12 +14,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         served_model_name: the `id` in /v1/models and the `model` that requests must name.
-        api_key: bearer token that every route but the health probes asks for; None asks for none.
+        api_key: bearer token that every route but /health, /ping, /ready and /metrics asks for; None asks for none.
         chat_template: a Jinja template file that replaces the model's own, or None.
         sampling_defaults: "model" takes generation_config.json's temperature, top_p, top_k, min_p and
             repetition_penalty where a request gives none; "openai" does not.
         enable_cache_report: usage tells how many prompt tokens were found in the prefix cache.
         max_body_bytes: larger request bodies are answered 413.
+        log_format: lines for a person, or JSON objects for a program.
         notes: one line each for flags that are accepted and have no effect here; printed at start.
     """
 
@@ -30,4 +35,5 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout_s: float = 30.0
     max_body_bytes: int = 16 << 20
     log_level: str = "info"
+    log_format: LogFormat = "text"
     notes: tuple[str, ...] = ()

@@ -13,17 +13,23 @@ _CLEAR = "\r\x1b[K"
 class StatusLine:
     """Belongs to one stream. Any thread may use it."""
 
-    def __init__(self, stream: TextIO, *, columns: Callable[[], int] | None = None) -> None:
-        """Args: columns: how wide the terminal is now; asked for at each `show`."""
+    def __init__(
+        self, stream: TextIO, *, columns: Callable[[], int] | None = None, enabled: bool = True
+    ) -> None:
+        """Args:
+        columns: how wide the terminal is now; asked for at each `show`.
+        enabled: False where lines are for a program, on whatever stream.
+        """
         self._stream = stream
         self._columns = columns or (lambda: shutil.get_terminal_size().columns)
+        self._enabled = enabled
         self._lock = threading.RLock()
         self._shown = ""
 
     @property
     def works(self) -> bool:
         """Whether the stream is a terminal on which a line can be rewritten."""
-        return self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        return self._enabled and self._stream.isatty() and os.environ.get("TERM") != "dumb"
 
     @property
     def columns(self) -> int:

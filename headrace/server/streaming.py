@@ -10,6 +10,7 @@ from headrace.server.choice import Delta
 from headrace.server.errors import ApiError
 from headrace.server.generation import Generation, deltas
 from headrace.server.protocol import ChunkUsage, StreamOptions, Usage
+from headrace.server.request_trace import current, see_log
 from headrace.server.sse import event, send_events
 from headrace.server.token_stream import TokenStream
 
@@ -61,7 +62,14 @@ async def _telling_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in events:
             yield data
     except ApiError as error:
+        _note_failure()
         yield event(error.body())
     except Exception:
         _log.exception("A streamed answer failed.")
-        yield event(ApiError(500, "The server failed; its log says more.", code="internal_error").body())
+        _note_failure()
+        yield event(ApiError(500, f"The server failed; {see_log()}.", code="internal_error").body())
+
+
+def _note_failure() -> None:
+    if trace := current():
+        trace.failed = True

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import TokenOutput
+from headrace.server.metrics import AnswerMeter
 
 
 class TokenStream:
@@ -16,10 +17,16 @@ class TokenStream:
     every generation has finished or was ended; an error of one of them is raised and ends the others.
     """
 
-    def __init__(self, rids: Iterable[str], end: Callable[[str, bool], None]) -> None:
-        """`end(rid, abort)` is called once for each rid; `abort` says that the engine must be told."""
+    def __init__(
+        self, rids: Iterable[str], end: Callable[[str, bool], None], meter: AnswerMeter | None = None
+    ) -> None:
+        """`end(rid, abort)` is called once for each rid; `abort` says that the engine must be told.
+
+        `meter` counts what comes, when it comes: how fast the client reads does not matter.
+        """
         self._open = set(rids)
         self._end = end
+        self._meter = meter
         self._outputs: deque[TokenOutput] = deque()
         self._error: HeadraceError | None = None
         self._arrived = asyncio.Event()
@@ -58,6 +65,8 @@ class TokenStream:
         """Take an output from the engine."""
         if output.rid not in self._open:
             return
+        if self._meter is not None:
+            self._meter.count(output)
         self._outputs.append(output)
         if output.finish_reason is not None:
             self._open.remove(output.rid)

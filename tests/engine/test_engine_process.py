@@ -8,7 +8,7 @@ import psutil
 import pytest
 from transformers import PreTrainedModel
 
-from headrace.ipc.messages import Abort, LoadProgress, ModelInfo, RequestFailed, Stop
+from headrace.ipc.messages import Abort, LoadProgress, LogLine, ModelInfo, RequestFailed, Stop
 from tests.engine.engine_process import EngineProcess, running_engine, tokens, until_ready
 from tests.models.harness import theirs_greedy
 from tests.tiny_models import make_tiny, random_ids, save_checkpoint
@@ -174,4 +174,6 @@ def test_a_step_that_fails_is_told_to_every_request_before_the_process_ends(
         failures = [process.receive_until(RequestFailed)[1] for _ in range(2)]
         assert {failure.rid for failure in failures} == {"good", "bad"}
         assert {(failure.status, failure.code) for failure in failures} == {(500, "engine_error")}
+        assert process.receive_until(LogLine)[1].text.startswith("Traceback")
         assert process.wait() == 1
+        assert "Traceback" not in process.errors()
