@@ -61,7 +61,7 @@ def stopping(server: FaultServer) -> Iterator[None]:
 def run(case: Case, around: Surroundings) -> Outcome:
     """One load, after which its threads and connections are gone."""
     patience_s = LONG_PATIENCE_S
-    if case.silent and case.fatal != "silent for ever":
+    if case.silent:
         patience_s = PATIENCE_FOR_HEDGES_S if case.way == "transfer" and case.hedge else PATIENCE_S
     server = FaultServer({}, tls=around.tls if case.tls else None)
     with pytest.MonkeyPatch.context() as patch, stopping(server):
