@@ -148,10 +148,14 @@ def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable
         threading.Thread(target=serve, name=f"look-up-{number}", daemon=True)
         for number in range(_SIDE_BY_SIDE)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt: nothing more is asked
+        errors.append(error)
+        raise
     if errors:
         raise errors[0]
     return results

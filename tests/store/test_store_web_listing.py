@@ -3,6 +3,8 @@
 import json
 import logging
 import random
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_range, read_whole
 from headrace.store.errors import AccessDenied, NotFound, TransientError, Unsupported
 from headrace.store.http_objects import HttpStore
-from headrace.store.web_listing import MAX_SHARDS, shards_of
+from headrace.store.web_listing import MAX_SHARDS, _spread, shards_of
 from headrace.store.web_settings import resolve_web_settings
 from tests.static_server import StaticServer, static_server
 
@@ -261,3 +263,39 @@ def test_the_settings_are_told_without_the_token(server: StaticServer) -> None:
         ("principal", "a token", "HEADRACE_HTTP_TOKEN"),
     ]
     assert store_of(server).describe()[1].value == "anonymous"
+
+
+def test_after_an_interrupt_nothing_more_is_asked() -> None:
+    asked: list[str] = []
+    begun, told, go_on = threading.Semaphore(0), threading.Event(), threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+    before = set(threading.enumerate())
+
+    def work(name: str) -> tuple[None, tuple[str, ...]]:
+        asked.append(name)
+        begun.release()
+        go_on.wait()
+        return None, ()
+
+    def interrupt() -> None:
+        for _ in range(8):
+            begun.acquire()
+        # One signal may come just before the main thread begins to wait, which it then does not see.
+        while not told.wait(0.05):
+            signal.pthread_kill(main, signal.SIGINT)
+
+    def hear(*_given: object) -> None:
+        if not told.is_set():
+            told.set()
+            raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGINT, hear)
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        _spread(work, map(str, range(20)))
+    go_on.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    signal.signal(signal.SIGINT, handler)
+    assert len(asked) == 8
