@@ -1,6 +1,7 @@
 """The front's log: lines with the time on stderr, the engine's lines among them."""
 
 import logging
+import os
 import sys
 import threading
 from types import TracebackType
@@ -36,9 +37,13 @@ def configure_logging(level: str, log_format: str = "text") -> StatusLine:
 
 
 def log_the_end(error: HeadraceError, level: str, log_format: str) -> None:
-    """Say as the log's last line, whether it has begun or not, why the server cannot go on."""
+    """Say as the log's last line, whether it has begun or not, why the server cannot go on.
+
+    HEADRACE_DEBUG adds the traceback, as it does to errors of the command line.
+    """
     configure_logging(level, log_format)
-    _log.critical("%s", error)
+    debug = os.environ.get("HEADRACE_DEBUG", "") not in ("", "0")
+    _log.critical("%s", error, exc_info=error if debug else None)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

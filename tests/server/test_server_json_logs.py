@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from test_server_life import READY_LINE, Served, temporary
 
 from headrace.server.log_format import JsonFormatter, TextFormatter
@@ -95,6 +96,16 @@ def test_the_reason_of_an_end_is_the_last_object(temporary: Path) -> None:
         last = entries(server)[-1]
     assert last["level"] == "critical"
     assert last["message"] == "The bucket 'nowhere' does not exist. Check the name."
+    assert "traceback" not in last
+
+
+def test_the_variable_for_tracebacks_works_in_objects_too(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    with Served(temporary, "fails", log_format="json") as server:
+        assert server.end() == 1
+        assert "EngineFailed" in entries(server)[-1]["traceback"]
 
 
 def test_an_engine_that_is_killed_is_the_last_object_too(temporary: Path) -> None:
