@@ -204,6 +204,8 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
             memory.describe(),
             *([verifier.summary().describe()] if verifier is not None else []),
         ),
+        weights_bytes=memory.weights_bytes,
+        kv_cache_bytes=memory.pool_tokens * memory.bytes_per_token,
     )
 
 

@@ -151,12 +151,16 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
         bytes_streamed: weight bytes that were read from the store.
         phases: the start-up table.
         summary: lines for the log: memory plan, device, dtype, threads.
+        weights_bytes: what the parameters take as they lie in memory.
+        kv_cache_bytes: what the KV pool takes when every page of it has been used.
     """
 
     max_total_tokens: int
     bytes_streamed: int
     phases: tuple[PhaseTime, ...]
     summary: tuple[str, ...] = ()
+    weights_bytes: int = 0
+    kv_cache_bytes: int = 0
 
 
 class TokenOutput(msgspec.Struct, frozen=True):

@@ -183,6 +183,10 @@ def _of_engine(state: State) -> Iterator[Metric]:
         yield _gauge("context_len", "Tokens that one request may take.", state.context_length)
     if state.ready is None:
         return
+    # In GiB, as SGLang's.
+    weights, cache = state.ready.weights_bytes / (1 << 30), state.ready.kv_cache_bytes / (1 << 30)
+    yield _gauge("weight_memory_usage_gb", "GiB that the weights take.", weights)
+    yield _gauge("kv_cache_memory_usage_gb", "GiB that the whole KV pool takes.", cache)
     size = state.ready.max_total_tokens
     yield _gauge("max_total_num_tokens", "Size of the KV pool in tokens.", size)
     yield _gauge("num_used_tokens", "Tokens in the KV pool that running requests hold.", load.kv_used_tokens)

@@ -59,6 +59,12 @@ def test_the_start_tells_its_progress_the_model_and_at_last_that_it_is_ready(
     assert info.tokenizer_files.keys() == {"tokenizer.json", "tokenizer_config.json"}
     assert ready.max_total_tokens == POOL
     assert ready.bytes_streamed == sum(parameter.nbytes for parameter in model.parameters())
+    assert ready.weights_bytes >= ready.bytes_streamed
+    config = model.config
+    heads = config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    assert ready.kv_cache_bytes == POOL * 2 * config.num_hidden_layers * heads * model.dtype.itemsize
+    last = [message for message in before if isinstance(message, LoadProgress)][-1]
+    assert last.bytes_done == last.bytes_total == ready.bytes_streamed
     assert {"list", "import torch", "transfer", "warm up"} <= {phase.name for phase in ready.phases}
 
 

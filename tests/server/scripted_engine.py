@@ -47,6 +47,8 @@ READY = Ready(
     bytes_streamed=1_000_000,
     phases=(PhaseTime("streaming weights", 0.1, 0.4), PhaseTime("warming up", 0.4, 0.5)),
     summary=("KV cache: 8192 tokens",),
+    weights_bytes=3 << 30,
+    kv_cache_bytes=1 << 29,
 )
 WAIT_S = 30.0
 

@@ -225,6 +225,8 @@ def test_the_start_is_told_by_phases_once_it_is_over() -> None:
     assert numbers("startup_phase_end_seconds", phase="streaming weights") == 0.4
     assert numbers("weight_load_duration_seconds") == pytest.approx(0.3)
     assert numbers("context_len") == 2048
+    assert numbers("weight_memory_usage_gb") == 3
+    assert numbers("kv_cache_memory_usage_gb") == 0.5
 
 
 def test_a_scraper_needs_no_key() -> None:
