@@ -157,11 +157,11 @@ def test_a_second_operand_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("az://b/m", "az://.*not supported yet"),
-        ("abfs://b/m", "abfs://.*not supported yet"),
-        ("hf://org/name", "hf://.*not supported yet"),
+        ("az://host.example/b/m", "not the host of a storage account"),
+        ("gs://", "names no bucket"),
+        ("hf://org", "does not name a repository"),
         ("https://user:word@host/m", "user name or password"),
-        ("org/name", "There is no folder org/name"),
+        ("org/name/m", "There is no folder org/name/m"),
         ("s3://", "names no bucket"),
     ],
 )
