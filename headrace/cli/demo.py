@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.demo.store import SeaweedStore
 
 MODEL_URI = "s3://models/smollm2-135m-instruct"
-QUESTION = "What is the capital of France?"
+QUESTION = "Name the capital of France."  # of this small model's answers one that no rounding turns
 
 DESCRIPTION = f"""\
 Start an S3-compatible object store (SeaweedFS) on loopback, put SmolLM2-135M-Instruct into it (downloaded from

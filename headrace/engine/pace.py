@@ -2,7 +2,7 @@
 
 # A step with decoding requests in it should take about this long, so that nobody sees text stutter. Less would cost
 # the prompt too much: what every step costs, whatever it computes, is paid more often.
-STEP_GOAL_S = 0.085
+STEP_GOAL_S = 0.08
 # Fewer would pay the step's fixed part (the weights, the context's keys) for next to nothing: ten decodes
 # and 16 tokens of a prompt of 6,000 cost 77 ms of CPU with SmolLM2, with 32 tokens 96, with 64 tokens 134.
 _LEAST_TOKENS = 32

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,12 +63,19 @@ def test_the_same_tensors_have_the_same_digest_in_any_order_and_others_have_anot
 
 
 def test_memory_that_a_load_touches_is_its_peak_though_it_is_given_back() -> None:
-    def load(_start: float) -> Loaded:
-        memory = bytearray(64 << 20)
-        memory[::4096] = b"\x01" * len(memory[::4096])
-        return Loaded(size_bytes=len(memory))
+    # In a process of its own, as every measured load is: what other tests started counts there as well.
+    script = """
+from headrace.bench.meter import Loaded, measure
 
-    assert 60 << 20 <= measure(load).peak_bytes <= 90 << 20
+def load(_start):
+    memory = bytearray(64 << 20)
+    memory[::4096] = b"\\x01" * len(memory[::4096])
+    return Loaded(size_bytes=len(memory))
+
+print(measure(load).peak_bytes)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert 60 << 20 <= int(shown) <= 90 << 20
 
 
 def test_every_round_has_each_loader_once_in_an_order_that_moves_on(file: Object) -> None:

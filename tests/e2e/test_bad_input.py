@@ -85,7 +85,7 @@ def test_a_name_that_leads_nowhere(
 @pytest.mark.parametrize(
     ("who", "cause", "remedy"),
     [
-        (STRANGER, r"HR\w\w….. may not do this.*HTTP 403, AccessDenied", "s3:ListBucket .* s3:GetObject"),
+        (STRANGER, r"HR\w\w…\w{4} may not do this.*HTTP 403, AccessDenied", "s3:ListBucket .* s3:GetObject"),
         (Identity("x", STRANGER.access_key, "wrong-secret", ()), "secret key is wrong.*403", "AWS_SECRET_ACCESS_KEY"),
         (Identity("x", "UNKNOWNKEY0123", "wrong-secret", ()), "does not know the access key UNKN….*403", "AWS_ACCESS_KEY_ID"),
     ],

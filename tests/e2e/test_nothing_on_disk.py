@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import headrace
 from headrace.demo.store import SeaweedStore
 from tests.e2e.serving import Server, serving, surroundings, until
 
@@ -27,7 +28,8 @@ def server(smollm2_uri: str, seaweed: SeaweedStore) -> Iterator[Server]:
 
 def code_folders() -> tuple[str, ...]:
     """Where mapped files may lie: the system's code, the interpreter's and the packages'."""
-    paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+    package = str(Path(headrace.__file__).parent)  # where its kernels lie, in a clone too
+    paths = {sys.prefix, sys.base_prefix, package, *sysconfig.get_paths().values()}
     return CODE + tuple(str(Path(path).resolve()) + "/" for path in paths)
 
 

@@ -54,6 +54,7 @@ class Load:
 
     def __init__(self, case: Case, server: FaultServer, around: Surroundings) -> None:
         self.case, self.server, self.around = case, server, around
+        self._others = set(threading.enumerate())
         fill(server, case)
         twins = {file.versions()[0]: file.versions()[1] for file in case.files}
         self.fatal = fatal_faults(twins.__getitem__)[case.fatal] if case.fatal else None
@@ -266,7 +267,8 @@ class Load:
         """No thread is left, and none writes."""
         transfer.cancel()
         _quietly(transfer.wait)
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("fetch-")]
+        running = set(threading.enumerate()) - self._others
+        left = [thread.name for thread in running if thread.name.startswith("fetch-")]
         if left:
             raise WrongOutcome(f"Threads after the end: {left}")
 

@@ -69,12 +69,17 @@ def run(case: Case, around: Surroundings) -> Outcome:
             defaults = kind.__init__.__kwdefaults__
             assert defaults is not None
             patch.setitem(defaults, "stall_timeout_s", patience_s)
+        others = set(threading.enumerate())  # other tests' may be on their way out still
         outcome = Load(case, server, around).run()
-        for thread in threading.enumerate():
-            if thread.name.startswith(OWN_THREADS):
-                thread.join(LONGEST_END_S)
+
+        def own_threads() -> list[threading.Thread]:
+            running = set(threading.enumerate()) - others
+            return [thread for thread in running if thread.name.startswith(OWN_THREADS)]
+
+        for thread in own_threads():
+            thread.join(LONGEST_END_S)
         gc.collect()  # connections that a look-up leaves behind go with their store
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
+        left = [thread.name for thread in own_threads()]
         if left or sockets_to(server.port):
             raise WrongOutcome(f"{left} and {sockets_to(server.port)} connections are left.")
     return outcome
