@@ -2,7 +2,7 @@
 
 import threading
 
-DEFAULT_STAGING_BYTES = 128 << 20
+DEFAULT_STAGING_BYTES = 64 << 20
 
 
 class Staging:
