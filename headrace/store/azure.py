@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
@@ -14,9 +15,10 @@ from headrace.store.azure_settings import AzureSettings
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.crc import CRC64NVME
 from headrace.store.described import Setting
-from headrace.store.errors import BadEndpoint, NotFound, StoreError, Unsupported
+from headrace.store.errors import BadEndpoint, StoreError
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.nothing_there import nothing_there
+from headrace.store.paging import listing_of
 from headrace.store.receive import receive_found, receive_into
 from headrace.store.spares import Spares
 from headrace.store.stored_checksum import StoredChecksum
@@ -26,8 +28,6 @@ from headrace.store.versions import is_weak, warn_of_weak_versions
 SHA256_HEADER = "x-ms-meta-headrace_sha256"
 CRC_HEADER = "x-ms-meta-headrace_crc64nvme"
 _MAX_LIST_BYTES = 64 << 20  # names take up to 4 KiB each
-_MAX_OBJECTS = 100_000
-_MAX_PAGES = 1_000
 _PAGE_OBJECTS = 5_000  # the most that the service gives
 _logger = logging.getLogger(__name__)
 
@@ -69,9 +69,12 @@ class AzureStore:
         """
         connection = self._connect()
         try:
-            listing = self._list(connection, self._prefix, _MAX_PAGES)
+            listing = listing_of(self._pages(connection, self._prefix), self.source.uri)
             if not listing.objects and not listing.folders:
-                raise nothing_there(self.source, lambda prefix: self._list(connection, prefix, 1))
+                raise nothing_there(
+                    self.source,
+                    lambda prefix: listing_of(islice(self._pages(connection, prefix), 1), self.source.uri),
+                )
         finally:
             connection.http.close()
         warn_of_weak_versions(self.source.uri, listing)
@@ -101,22 +104,6 @@ class AzureStore:
             self.settings, self.source.bucket, uri=self.source.uri, stall_timeout_s=stall_timeout_s
         )
 
-    def _list(self, connection: AzureConnection, prefix: str, max_pages: int) -> Listing:
-        objects: list[ObjectInfo] = []
-        folders: dict[str, None] = {}
-        for number, page in enumerate(self._pages(connection, prefix), 1):
-            objects += page.objects
-            folders.update(dict.fromkeys(page.folders))
-            if number == max_pages != _MAX_PAGES:
-                break
-            if page.next_marker and (len(objects) + len(folders) > _MAX_OBJECTS or number == _MAX_PAGES):
-                raise Unsupported(
-                    self.source.uri,
-                    f"More than {_MAX_OBJECTS:,} objects or {_MAX_PAGES:,} pages lie directly under this prefix.",
-                    remedy="Name the folder that holds one model.",
-                )
-        return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
-
     def _pages(self, connection: AzureConnection, prefix: str, *, deep: bool = False) -> Iterator[BlobPage]:
         query = {"restype": "container", "comp": "list", "prefix": prefix}
         query |= {"include": "metadata", "maxresults": str(self._page_objects)}
@@ -140,24 +127,15 @@ class AzureStore:
                     remedy=f"Check {self.settings.endpoint.named_by}.",
                 ) from None
             yield page
-            if not page.next_marker:
+            if not page.next_token:
                 return
-            query["marker"] = page.next_marker
+            query["marker"] = page.next_token
 
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
-        reader = self.open_reader()
-        try:
-            found = reader.look_up(name, first_bytes)
-        except NotFound:
-            self._spares.give(reader)
-            raise
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
-        return found
+        with self._spares.lent(self.open_reader()) as reader:
+            return reader.look_up(name, first_bytes)
 
     def open_reader(self) -> "AzureReader":
         """A connection of its own for one thread; one that a look-up has left open, if there is one."""

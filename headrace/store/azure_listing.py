@@ -19,12 +19,12 @@ class BlobPage:
     Attributes:
         objects: those under the prefix.
         folders: names of the common prefixes, without their slash.
-        next_marker: what asks for the next page; "" on the last.
+        next_token: what asks for the next page; "" on the last.
     """
 
     objects: tuple[ObjectInfo, ...]
     folders: tuple[str, ...]
-    next_marker: str
+    next_token: str
 
 
 class NotABlobListing(ValueError):

@@ -7,6 +7,7 @@ https://cloud.google.com/storage/docs/metadata#generation-number
 import logging
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
+from itertools import islice
 
 import msgspec
 
@@ -22,12 +23,11 @@ from headrace.store.gcs_listing import LIST_FIELDS, GcsPage, NotAGcsListing, par
 from headrace.store.gcs_settings import USER_PROJECT_VARIABLE, GcsSettings
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.nothing_there import nothing_there
+from headrace.store.paging import listing_of
 from headrace.store.receive import receive_found, receive_into
 from headrace.store.spares import Spares
 from headrace.store.stored_checksum import StoredChecksum
 
-_MAX_OBJECTS = 100_000
-_MAX_PAGES = 1_000
 _NO_CRC = "the store keeps no CRC of the whole object"
 _logger = logging.getLogger(__name__)
 
@@ -61,9 +61,12 @@ class GcsStore:
         """
         connection = self._connect()
         try:
-            listing = self._list(connection, self._prefix, _MAX_PAGES)
+            listing = listing_of(self._pages(connection, self._prefix), self.source.uri)
             if not listing.objects and not listing.folders:
-                raise nothing_there(self.source, lambda prefix: self._list(connection, prefix, 1))
+                raise nothing_there(
+                    self.source,
+                    lambda prefix: listing_of(islice(self._pages(connection, prefix), 1), self.source.uri),
+                )
         finally:
             connection.http.close()
         if (principal := self.settings.principal).is_anonymous and not principal.asked_for:
@@ -101,22 +104,6 @@ class GcsStore:
         stall_timeout_s = min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
         return GcsConnection(self.settings, uri=self.source.uri, stall_timeout_s=stall_timeout_s)
 
-    def _list(self, connection: GcsConnection, prefix: str, max_pages: int) -> Listing:
-        objects: list[ObjectInfo] = []
-        folders: dict[str, None] = {}
-        for number, page in enumerate(self._pages(connection, prefix), 1):
-            objects += page.objects
-            folders.update(dict.fromkeys(page.folders))
-            if number == max_pages != _MAX_PAGES:
-                break
-            if page.next_token and (len(objects) + len(folders) > _MAX_OBJECTS or number == _MAX_PAGES):
-                raise Unsupported(
-                    self.source.uri,
-                    f"More than {_MAX_OBJECTS:,} objects or {_MAX_PAGES:,} pages lie directly under this prefix.",
-                    remedy="Name the folder that holds one model.",
-                )
-        return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
-
     def _pages(self, connection: GcsConnection, prefix: str, *, deep: bool = False) -> Iterator[GcsPage]:
         query = {"prefix": prefix, "fields": LIST_FIELDS} | ({} if deep else {"delimiter": "/"})
         while True:
@@ -138,17 +125,8 @@ class GcsStore:
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
-        reader = self.open_reader()
-        try:
-            found = reader.look_up(name, first_bytes)
-        except NotFound:
-            self._spares.give(reader)
-            raise
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
-        return found
+        with self._spares.lent(self.open_reader()) as reader:
+            return reader.look_up(name, first_bytes)
 
     def open_reader(self) -> "GcsReader":
         """A connection of its own for one thread; one that a look-up has left open, if there is one."""

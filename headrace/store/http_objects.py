@@ -69,17 +69,8 @@ class HttpStore:
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
-        reader = self.open_reader()
-        try:
-            found = reader.look_up(name, first_bytes)
-        except NotFound:
-            self._spares.give(reader)
-            raise
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
-        return found
+        with self._spares.lent(self.open_reader()) as reader:
+            return reader.look_up(name, first_bytes)
 
     def open_reader(self) -> "HttpReader":
         """A connection of its own for one thread; one that a look-up has left open, if there is one."""

@@ -97,13 +97,8 @@ class HubStore:
             )
         item = ObjectInfo(f"{self._known_tree().commit}/{path}", name, file.size_bytes, file.version)
         buffer = bytearray(min(first_bytes, item.size_bytes))
-        reader = self.open_reader()
-        try:
+        with self._spares.lent(self.open_reader()) as reader:
             reader.read_first(item, Target([memoryview(buffer)]))
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
         return Found(item, bytes(buffer))
 
     def describe(self) -> tuple[Setting, ...]:
@@ -133,13 +128,8 @@ class HubStore:
             return self._tree
 
     def _fetch(self) -> HubTree:
-        reader = self.open_reader()
-        try:
+        with self._spares.lent(self.open_reader()) as reader:
             tree = reader.fetch_tree()
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
         source = self.source
         plain = "" if source.text.lower().startswith("hf:") else f"{source.text} is no folder here. "
         _logger.info("%s%s is read from %s at commit %s.", plain, source.uri, self.settings.url, tree.commit)

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
 from headrace.store.answer import check_answer, removed_error, replaced_error
 from headrace.store.base import Found, Target, refuse_odd_name
 from headrace.store.described import Setting
-from headrace.store.errors import BadEndpoint, NotFound, StoreError, Unsupported
+from headrace.store.errors import BadEndpoint, NotFound, StoreError
 from headrace.store.http import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.nothing_there import nothing_there
+from headrace.store.paging import listing_of
 from headrace.store.receive import receive_found, receive_into
 from headrace.store.s3_connection import S3Connection
 from headrace.store.s3_errors import error_of_response
@@ -23,8 +25,6 @@ from headrace.store.versions import is_weak, warn_of_weak_versions
 
 _logger = logging.getLogger(__name__)
 _MAX_LIST_BYTES = 16 << 20
-_MAX_OBJECTS = 100_000
-_MAX_PAGES = 1_000
 
 
 class S3Store:
@@ -63,9 +63,12 @@ class S3Store:
         connection = S3Connection(self.settings, self.source.bucket, stall_timeout_s)
         try:
             prefix = self.source.prefix + "/" if self.source.prefix else ""
-            listing = self._list(connection, prefix, _MAX_PAGES)
+            listing = listing_of(self._pages(connection, prefix), self.source.uri)
             if not listing.objects and not listing.folders:
-                raise nothing_there(self.source, lambda around: self._list(connection, around, max_pages=1))
+                raise nothing_there(
+                    self.source,
+                    lambda around: listing_of(islice(self._pages(connection, around), 1), self.source.uri),
+                )
         finally:
             connection.close()
         if self.settings.signer() is None and not self.settings.anonymous:
@@ -81,34 +84,19 @@ class S3Store:
             self.settings, self.source.bucket, min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
         )
         try:
-            token = ""
-            while True:
-                page = self._page(connection, prefix + below, token, deep=True)
+            for page in self._pages(connection, prefix + below, deep=True):
                 yield from (replace(item, name=below + item.name) for item in page.objects)
-                token = page.next_token
-                if not token:
-                    return
         finally:
             connection.close()
 
-    def _list(self, connection: "S3Connection", prefix: str, max_pages: int) -> Listing:
-        objects: list[ObjectInfo] = []
-        folders: dict[str, None] = {}
-        token = ""
-        for _ in range(max_pages):
-            page = self._page(connection, prefix, token)
-            objects += page.objects
-            folders.update(dict.fromkeys(page.folders))
-            token = page.next_token
-            if not token:
-                break
-            if len(objects) + len(folders) > _MAX_OBJECTS:
-                raise self._too_many()
-        if token and max_pages == _MAX_PAGES:
-            raise self._too_many()
-        return Listing(tuple(sorted(objects, key=lambda item: item.name)), tuple(sorted(folders)))
+    def _pages(self, connection: S3Connection, prefix: str, *, deep: bool = False) -> Iterator[ListPage]:
+        page = self._page(connection, prefix, "", deep=deep)
+        yield page
+        while page.next_token:
+            page = self._page(connection, prefix, page.next_token, deep=deep)
+            yield page
 
-    def _page(self, connection: "S3Connection", prefix: str, token: str, *, deep: bool = False) -> ListPage:
+    def _page(self, connection: S3Connection, prefix: str, token: str, *, deep: bool = False) -> ListPage:
         query = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
         if not deep:
             query["delimiter"] = "/"
@@ -131,24 +119,11 @@ class S3Store:
                 remedy="Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
             ) from None
 
-    def _too_many(self) -> Unsupported:
-        return Unsupported(
-            self.source.uri,
-            f"More than {_MAX_OBJECTS:,} objects or {_MAX_PAGES:,} pages lie directly under this prefix.",
-            remedy="Name the folder that holds one model.",
-        )
-
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
         refuse_odd_name(name, self.source.uri)
-        reader = self.open_reader()
-        try:
-            found = reader.look_up(name, first_bytes)
-        except BaseException:
-            reader.close()
-            raise
-        self._spares.give(reader)
-        return found
+        with self._spares.lent(self.open_reader()) as reader:
+            return reader.look_up(name, first_bytes)
 
     def open_reader(self) -> "S3Reader":
         """A connection of its own for one thread; one that a look-up has left open, if there is one."""

@@ -2,9 +2,12 @@
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from headrace.store.base import Reader
+from headrace.store.errors import NotFound
 
 _KEPT = 16
 
@@ -31,6 +34,19 @@ class Spares(Generic[AnyReader]):
                 self._readers.append(reader)
                 return
         reader.close()
+
+    @contextmanager
+    def lent(self, reader: AnyReader) -> Iterator[AnyReader]:
+        """Use a reader and leave it here; what fails closes it, but that something is not there is an answer."""
+        try:
+            yield reader
+        except NotFound:
+            self.give(reader)
+            raise
+        except BaseException:
+            reader.close()
+            raise
+        self.give(reader)
 
 
 def _close_all(readers: list[AnyReader]) -> None:

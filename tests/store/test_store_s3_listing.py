@@ -178,7 +178,7 @@ def test_any_bytes_are_a_listing_or_refused_and_nothing_else(body: bytes) -> Non
 def test_a_listing_without_end_is_ended(
     server: FaultServer, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.store.s3._MAX_PAGES", 20)
+    monkeypatch.setattr("headrace.store.paging.MAX_PAGES", 20)
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>same</NextContinuationToken>"
     server.list_script.extend([list_answer(more)] * 100)
     with pytest.raises(Unsupported, match="pages lie directly under this prefix"):
