@@ -89,7 +89,7 @@ class SafetensorsStreamer:
             concurrency: connections at the most; None takes RUNAI_STREAMER_CONCURRENCY, or as many as pay.
             chunk_bytes: bytes of one read; None takes RUNAI_STREAMER_CHUNK_BYTESIZE, or 8 MiB.
             rate_limit_mb_s: 10^6 bytes a second at the most.
-            deadline_s: seconds that the whole load may take.
+            deadline_s: seconds that reading the tensors may take, from when their headers are there.
             verify: "manifest" compares what arrives with a manifest beside the files, where there is one; "auto" without
                 one with the CRC that the store keeps; "require" fails where a file has neither. See `verified`.
 
