@@ -12,9 +12,10 @@ from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, o
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_threads
 from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.load_settings import load_settings
+from headrace.engine.memory import MemoryPlan
 from headrace.engine.sizing import choose_context_length, plan_device_memory
 from headrace.engine.timeline import Timeline
-from headrace.engine.weights import place_tensors, plan_arena
+from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
 from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig
@@ -117,7 +118,34 @@ def _report_until(stop: threading.Event, report: _Report) -> None:
             last = message
 
 
-def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple["Engine", Ready]:
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load under way.
+
+    Attributes:
+        begun_s: the timeline's time when its transfer began.
+    """
+
+    checkpoint: Checkpoint
+    config: DecoderConfig
+    context_length: int
+    device: str
+    memory: MemoryPlan
+    arena_plan: ArenaPlan
+    arena: Arena
+    transfer: Transfer
+    verifier: "BlockVerifier | None"
+    bytes_total: int
+    begun_s: float
+
+    @property
+    def is_dummy(self) -> bool:
+        """Nothing is read: the weights are random."""
+        return not self.checkpoint.shards
+
+
+def _begin(options: EngineOptions, report: _Report, timeline: Timeline) -> _Load:
+    """Open the checkpoint, plan, and start reading; without torch."""
     settings = load_settings(options.load_config)
     checkpoint = open_checkpoint(options, timeline)
     # Random weights have no file that could hold a head of its own.
@@ -125,86 +153,110 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
     config = read_config(checkpoint.config, held)
     context_length = choose_context_length(options, config)
     layout = layout_of(checkpoint.config, held)
-    dtype = choose_dtype(options, checkpoint.config, checkpoint.shards)
-    arena_plan = plan_arena(layout, dtype)
+    arena_plan = plan_arena(layout, choose_dtype(options, checkpoint.config, checkpoint.shards))
     dummy = options.load_format == "dummy"
     placements = [] if dummy else place_tensors(layout, arena_plan, checkpoint.shards, checkpoint.where)
     report.send(_model_info(checkpoint, config, context_length))
 
-    device_name = choose_device(options)
-    if options.enable_deterministic_inference and device_name != "cpu":
+    device = choose_device(options)
+    if options.enable_deterministic_inference and device != "cpu":
         raise BadDevice(
             "--enable-deterministic-inference: on a GPU nothing shows yet that a text is the same in any company.",
             remedy="Use --device cpu, or leave the flag away.",
         )
-    memory = plan_device_memory(options, config, arena_plan, context_length, device_name)
+    memory = plan_device_memory(options, config, arena_plan, context_length, device)
     arena = Arena(arena_plan.size_bytes)
-    read_plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
+    plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
     verifier = None if dummy else _verifier(options, checkpoint)
-    transfer = _start_transfer(settings, checkpoint, read_plan, arena, verifier)
+    transfer = _start_transfer(settings, checkpoint, plan, arena, verifier)
     report.transfer, report.phase = transfer, "streaming weights"
-    transfer_start = timeline.now()
+    return _Load(
+        checkpoint,
+        config,
+        context_length,
+        device,
+        memory,
+        arena_plan,
+        arena,
+        transfer,
+        verifier,
+        plan.bytes_total,
+        timeline.now(),
+    )
 
+
+def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple["Engine", Ready]:
+    load = _begin(options, report, timeline)
     with timeline.phase("import torch"), _uncollected():
         importlib.import_module("torch")
         views: Any = importlib.import_module("headrace.engine.memory_views")
-        model_class = forward_class(checkpoint.config)
+        model_class = forward_class(load.checkpoint.config)
         arithmetic = _arithmetic(options)
         parts: Any = importlib.import_module("headrace.kernels.native.parts")
-
         engine_module = importlib.import_module("headrace.engine.engine")
         import torch
     with timeline.phase("build model"):
         threads = set_threads()
-        device = torch.device(device_name)
-        parameters = views.wrap_parameters(arena, arena_plan)
-        if device_name == "cpu":
-            model = model_class(config, parameters, arithmetic)
+        device = torch.device(load.device)
+        parameters = views.wrap_parameters(load.arena, load.arena_plan)
+        if load.device == "cpu":
+            model = model_class(load.config, parameters, arithmetic)
         cache = views.make_cache(
-            config.num_layers,
-            memory.pool_tokens,
-            config.num_kv_heads,
-            config.head_dim,
-            views.torch_dtype(dtype),
+            load.config.num_layers,
+            load.memory.pool_tokens,
+            load.config.num_kv_heads,
+            load.config.head_dim,
+            views.torch_dtype(load.arena_plan.dtype),
             device,
         )
-    if dummy:
+    if load.is_dummy:
         with timeline.phase("random weights"):
             views.fill_with_noise(parameters, options.random_seed or 0)
-    with timeline.phase("wait for weights"):
-        try:
-            transfer.wait()
-        finally:
-            if verifier is not None:
-                verifier.close()
-    if not dummy:
-        timeline.add("transfer", transfer_start, transfer_start + transfer.progress().seconds)
-    if device_name != "cpu":
+    _await_weights(load, timeline)
+    if load.device != "cpu":
         with timeline.phase("copy to device"):
             parameters = {name: tensor.to(device) for name, tensor in parameters.items()}
-            model = model_class(config, parameters, arithmetic)
+            model = model_class(load.config, parameters, arithmetic)
     report.phase = "warming up"
     engine: Engine = engine_module.Engine(
         model=model,
         cache=cache,
         options=options,
-        pool_tokens=memory.pool_tokens,
-        eos_token_ids=eos_token_ids(checkpoint),
+        pool_tokens=load.memory.pool_tokens,
+        eos_token_ids=eos_token_ids(load.checkpoint),
         device=device,
     )
     if not options.skip_server_warmup:
         with timeline.phase("warm up"):
             engine.warm_up()
-    return engine, Ready(
+    computes = (f", {threads} threads", parts.describe(model.dtype)) if load.device == "cpu" else ("", "")
+    return engine, _ready(load, timeline, *computes)
+
+
+def _await_weights(load: _Load, timeline: Timeline) -> None:
+    with timeline.phase("wait for weights"):
+        try:
+            load.transfer.wait()
+        finally:
+            if load.verifier is not None:
+                load.verifier.close()
+    if not load.is_dummy:
+        timeline.add("transfer", load.begun_s, load.begun_s + load.transfer.progress().seconds)
+
+
+def _ready(load: _Load, timeline: Timeline, threads: str, kernels: str) -> Ready:
+    """Args: threads, kernels: what computes, in words; "" where that is not the CPU."""
+    checkpoint, memory = load.checkpoint, load.memory
+    return Ready(
         max_total_tokens=memory.pool_tokens,
-        bytes_streamed=read_plan.bytes_total,
+        bytes_streamed=load.bytes_total,
         phases=timeline.phases(),
         summary=(
-            f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {dtype} on {device_name}"
-            f"{f', {threads} threads' if device_name == 'cpu' else ''}, context {context_length:,} tokens",
-            *([f"Computed by {parts.describe(model.dtype)}"] if device_name == "cpu" else []),
+            f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {load.arena_plan.dtype} on {load.device}"
+            f"{threads}, context {load.context_length:,} tokens",
+            *([f"Computed by {kernels}"] if kernels else []),
             memory.describe(),
-            *([verifier.summary().describe()] if verifier is not None else []),
+            *([load.verifier.summary().describe()] if load.verifier is not None else []),
         ),
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.pool_tokens * memory.bytes_per_token,
