@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 
 from headrace.store.azure_request import BlobRequest, shared_key_authorization
 from headrace.store.errors import NoCredentials, StoreError
+from headrace.store.principal import Nobody
+from headrace.store.principal import Principal as CommonPrincipal
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
@@ -21,56 +23,18 @@ RENEWED_BEFORE_S = 300.0
 _RENEWAL_PAUSE_S = 20.0
 
 
-class Principal(Protocol):
+class Principal(CommonPrincipal, Protocol):
     """Gives each request what says who asks."""
-
-    @property
-    def origin(self) -> str:
-        """The variable that it comes from, or what found it."""
-
-    @property
-    def shown(self) -> str:
-        """Which kind of credentials and whose, in words, without a secret."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do where the store does not take them."""
-
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether requests say nothing of who asks."""
-
-    @property
-    def asked_for(self) -> bool:
-        """Whether a person chose it, rather than that it was found (or that nothing was)."""
 
     def authorize(self, request: BlobRequest) -> None:
         """Add what says who asks to a request that is complete but for it. Raises StoreError where that is not to be had."""
 
-    def renew(self, refused: str) -> bool:
-        """Look for others after the store refused an Authorization; whether there are others now. Raises as `authorize`."""
 
-
-@dataclass(frozen=True, slots=True)
-class Anonymous:
-    """Asks without credentials.
-
-    Attributes:
-        origin: what asks for it; where nothing does, where credentials were looked for.
-    """
-
-    origin: str
-    asked_for: bool
-    remedy: str = ""
-    shown: str = "anonymous"
-    is_anonymous: bool = True
+class Anonymous(Nobody):
+    """Asks without credentials."""
 
     def authorize(self, request: BlobRequest) -> None:
         """Nothing to add."""
-
-    def renew(self, refused: str) -> bool:  # noqa: ARG002
-        """There are no others."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,34 +6,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.store.errors import NoCredentials
+from headrace.store.principal import Nobody
+from headrace.store.principal import Principal as CommonPrincipal
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from google.auth.transport import Request
 
 
-class Principal(Protocol):
+class Principal(CommonPrincipal, Protocol):
     """Gives each request its token."""
-
-    @property
-    def origin(self) -> str:
-        """The variable, file or server that it comes from."""
-
-    @property
-    def shown(self) -> str:
-        """Which kind of credentials and whose, in words, without a secret."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do where the store does not take them."""
-
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether requests say nothing of who asks."""
-
-    @property
-    def asked_for(self) -> bool:
-        """Whether a person chose it, rather than that it was found (or that nothing was)."""
 
     def token(self) -> str:
         """An access token that is valid now; "" to ask without one.
@@ -43,31 +25,13 @@ class Principal(Protocol):
             StoreError: who gives tokens is not reached, or fails.
         """
 
-    def renew(self, refused: str) -> bool:
-        """Have a new token made after the store refused one; whether there is another one now. Raises as `token`."""
 
-
-@dataclass(frozen=True, slots=True)
-class Anonymous:
-    """Asks without credentials.
-
-    Attributes:
-        origin: what asks for it; where nothing does, where credentials were looked for.
-    """
-
-    origin: str
-    asked_for: bool
-    remedy: str = ""
-    shown: str = "anonymous"
-    is_anonymous: bool = True
+class Anonymous(Nobody):
+    """Asks without credentials."""
 
     def token(self) -> str:
         """None."""
         return ""
-
-    def renew(self, refused: str) -> bool:  # noqa: ARG002
-        """There are no others."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)
