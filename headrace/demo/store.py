@@ -116,10 +116,6 @@ class SeaweedStore:
             variables["AWS_CA_BUNDLE"] = str(self._tls.certificate)
         return variables
 
-    def log_tail(self) -> str:
-        """The last lines that the store wrote."""
-        return _log_tail(self._leftovers.run_dir)
-
     def stop(self) -> None:
         """End the store; what was put into it is on disk. A second call does nothing."""
         end_child(self._process, timeout_s=_STOP_TIMEOUT_S)

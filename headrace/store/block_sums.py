@@ -1,11 +1,7 @@
 """The checksums of a file's blocks, as a manifest holds them, computed while the file is read for something else."""
 
-from pathlib import Path
-
 from headrace.source.manifest import ALGORITHM, BLOCK_BYTES, ObjectSums
 from headrace.store.crc import CRCS
-
-_READ_BYTES = 1 << 20
 
 
 class BlockSummer:
@@ -30,12 +26,3 @@ class BlockSummer:
     def sums(self) -> ObjectSums:
         """Of what has been taken in so far."""
         return ObjectSums(self._size, BLOCK_BYTES, tuple(self._sums))
-
-
-def sums_of_file(path: Path) -> ObjectSums:
-    """The checksums of a file's blocks. Raises OSError."""
-    summer = BlockSummer()
-    with open(path, "rb") as content:
-        while data := content.read(_READ_BYTES):
-            summer.update(data)
-    return summer.sums()

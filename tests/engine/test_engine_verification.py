@@ -16,7 +16,6 @@ from headrace.ipc.messages import EngineMessage, LoadFailed, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions, LoadConfig
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
-from headrace.store.block_sums import sums_of_file
 from headrace.store.errors import Changed
 from headrace.stream import restart
 from headrace.stream.arena import Arena
@@ -24,6 +23,7 @@ from tests.engine.engine_process import running_engine, until_ready
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
 from tests.faults.server import FaultServer, Stored, fault_server
+from tests.manifests import sums_of_file
 from tests.tiny_models import checkpoint_tensors, make_tiny, save_checkpoint
 
 NO_MANIFEST = f"there is no {MANIFEST_NAME}"

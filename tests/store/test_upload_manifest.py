@@ -16,7 +16,7 @@ from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import BLOCK_BYTES, ObjectSums, parse_manifest
 from headrace.source.uri import ModelSource, parse_source
 from headrace.store.base import open_store
-from headrace.store.block_sums import BlockSummer, sums_of_file
+from headrace.store.block_sums import BlockSummer
 from headrace.store.crc import CRC32, CRC64NVME
 from headrace.store.s3_client import make_s3_client
 from headrace.store.s3_settings import S3Settings, resolve_s3_settings
@@ -24,6 +24,7 @@ from headrace.store.s3_uploader import PART_BYTES
 from headrace.store.stored_checksum import StoredChecksum, checksum_of
 from headrace.store.upload import FileChanged, UploadResult, upload_files
 from headrace.store.upload_plan import find_files
+from tests.manifests import sums_of_file
 
 WEIGHTS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 

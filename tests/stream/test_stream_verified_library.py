@@ -12,7 +12,6 @@ from safetensors.numpy import save
 from headrace import SafetensorsStreamer, load_file
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import BadManifest, encode_manifest
-from headrace.store.block_sums import sums_of_file
 from headrace.store.crc import CRC64NVME
 from headrace.store.errors import Changed, Corrupt
 from headrace.stream import restart
@@ -22,6 +21,7 @@ from headrace.stream.verify_sums import NotVerifiable
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
 from tests.faults.server import FaultServer, Stored, fault_server
+from tests.manifests import sums_of_file
 
 
 def content(seed: int, rows: int = 600_000) -> bytes:
