@@ -178,8 +178,9 @@ Talk to it:
 
 
 def _stay(server: "Server") -> int:
-    _say("Ctrl-C ends the server and the store.")
     try:
+        # Within: who reads this may press it at once.
+        _say("Ctrl-C ends the server and the store.")
         code = server.process.wait()
     except Terminated:
         raise  # nothing is said: the terminal may be gone
