@@ -27,7 +27,7 @@ from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
 from headrace.store.s3_settings import resolve_s3_settings
 from headrace.stream.plan import Placement, plan_reads
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.transfer import Transfer
 
 OBJECT_BYTES = 64 << 20
 PIECE_BYTES = 128 << 10

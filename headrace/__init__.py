@@ -26,23 +26,23 @@ if TYPE_CHECKING:
         Unsupported,
         WrongRegion,
     )
-    from headrace.stream.credentials import S3Credentials
-    from headrace.stream.header import BadHeader
-    from headrace.stream.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
-    from headrace.stream.ledger import DeadlineExceeded
-    from headrace.stream.load import load_file
-    from headrace.stream.map_file import map_file
-    from headrace.stream.memory_limit import MemoryLimitTooSmall
-    from headrace.stream.memory_room import NotEnoughMemory
-    from headrace.stream.object_storage_model import ObjectStorageModel
-    from headrace.stream.pull import list_safetensors, pull_files
+    from headrace.stream.checkpoint.header import BadHeader
+    from headrace.stream.library.credentials import S3Credentials
+    from headrace.stream.library.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
+    from headrace.stream.library.load import load_file
+    from headrace.stream.library.map_file import map_file
+    from headrace.stream.library.memory_limit import MemoryLimitTooSmall
+    from headrace.stream.library.memory_room import NotEnoughMemory
+    from headrace.stream.library.streamer import SafetensorsStreamer
+    from headrace.stream.library.tensor_stream import StreamerMisused
+    from headrace.stream.pulling.object_storage_model import ObjectStorageModel
+    from headrace.stream.pulling.pull import list_safetensors, pull_files
+    from headrace.stream.pulling.writing import CannotWrite
     from headrace.stream.ranks.errors import PeerFailed, PeerLost, RanksDisagree
     from headrace.stream.ranks.group import RanksCannotMeet
     from headrace.stream.select import TensorParallel
-    from headrace.stream.streamer import SafetensorsStreamer
-    from headrace.stream.tensor_stream import StreamerMisused
-    from headrace.stream.verify_sums import NotVerifiable
-    from headrace.stream.writing import CannotWrite
+    from headrace.stream.transfer.ledger import DeadlineExceeded
+    from headrace.stream.verify.sums import NotVerifiable
 
 __version__ = "0.1.0"
 
@@ -54,29 +54,29 @@ _STORE_ERRORS = (
 _PLACES = {
     "HeadraceError": "headrace.errors",
     **dict.fromkeys(_STORE_ERRORS, "headrace.store.errors"),
-    "BadHeader": "headrace.stream.header",
+    "BadHeader": "headrace.stream.checkpoint.header",
     "BadSource": "headrace.source.bad_source",
-    "CannotWrite": "headrace.stream.writing",
-    "DeadlineExceeded": "headrace.stream.ledger",
-    "LazyCheckpoint": "headrace.stream.lazy_checkpoint",
-    "LazyTensor": "headrace.stream.lazy_checkpoint",
-    "MemoryLimitTooSmall": "headrace.stream.memory_limit",
-    "NotEnoughMemory": "headrace.stream.memory_room",
-    "NotVerifiable": "headrace.stream.verify_sums",
-    "ObjectStorageModel": "headrace.stream.object_storage_model",
+    "CannotWrite": "headrace.stream.pulling.writing",
+    "DeadlineExceeded": "headrace.stream.transfer.ledger",
+    "LazyCheckpoint": "headrace.stream.library.lazy_checkpoint",
+    "LazyTensor": "headrace.stream.library.lazy_checkpoint",
+    "MemoryLimitTooSmall": "headrace.stream.library.memory_limit",
+    "NotEnoughMemory": "headrace.stream.library.memory_room",
+    "NotVerifiable": "headrace.stream.verify.sums",
+    "ObjectStorageModel": "headrace.stream.pulling.object_storage_model",
     "PeerFailed": "headrace.stream.ranks.errors",
     "PeerLost": "headrace.stream.ranks.errors",
     "RanksCannotMeet": "headrace.stream.ranks.group",
     "RanksDisagree": "headrace.stream.ranks.errors",
-    "S3Credentials": "headrace.stream.credentials",
-    "SafetensorsStreamer": "headrace.stream.streamer",
-    "StreamerMisused": "headrace.stream.tensor_stream",
+    "S3Credentials": "headrace.stream.library.credentials",
+    "SafetensorsStreamer": "headrace.stream.library.streamer",
+    "StreamerMisused": "headrace.stream.library.tensor_stream",
     "TensorParallel": "headrace.stream.select",
-    "list_safetensors": "headrace.stream.pull",
-    "load_file": "headrace.stream.load",
-    "map_file": "headrace.stream.map_file",
-    "open_checkpoint": "headrace.stream.lazy_checkpoint",
-    "pull_files": "headrace.stream.pull",
+    "list_safetensors": "headrace.stream.pulling.pull",
+    "load_file": "headrace.stream.library.load",
+    "map_file": "headrace.stream.library.map_file",
+    "open_checkpoint": "headrace.stream.library.lazy_checkpoint",
+    "pull_files": "headrace.stream.pulling.pull",
 }
 
 __all__ = [

@@ -36,7 +36,7 @@ def find_target(text: str) -> Target:
     Raises HeadraceError: the name, the store or the files are not as they must be.
     """
     from headrace.store.s3 import S3Store
-    from headrace.stream.opening import open_model
+    from headrace.stream.library.opening import open_model
 
     opened = open_model(text, None)
     for reader in opened.readers:

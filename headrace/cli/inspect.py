@@ -9,9 +9,9 @@ from headrace.cli import values
 from headrace.cli.table import print_json, table
 
 if TYPE_CHECKING:
-    from headrace.stream.inventory import TensorRow, Total
-    from headrace.stream.lazy_checkpoint import LazyTensor
-    from headrace.stream.tensor_statistics import Statistics
+    from headrace.stream.checkpoint.inventory import TensorRow, Total
+    from headrace.stream.library.lazy_checkpoint import LazyTensor
+    from headrace.stream.library.tensor_statistics import Statistics
 
 DESCRIPTION = """\
 Show a checkpoint's tensors, and what they add up to by dtype and by layer. Only the headers of its safetensors
@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """Show it; the exit code. Raises HeadraceError."""
     if args.tensor is not None:
         return _run_tensor(args)
-    from headrace.stream.inventory import list_tensors, total_by_dtype, total_by_layer, total_of
-    from headrace.stream.opening import open_model
+    from headrace.stream.checkpoint.inventory import list_tensors, total_by_dtype, total_by_layer, total_of
+    from headrace.stream.library.opening import open_model
 
     opened = open_model(args.model, None)
     opened.close()
@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_tensor(args: argparse.Namespace) -> int:
-    from headrace.stream.lazy_checkpoint import open_checkpoint
-    from headrace.stream.tensor_statistics import read_statistics
+    from headrace.stream.library.lazy_checkpoint import open_checkpoint
+    from headrace.stream.library.tensor_statistics import read_statistics
 
     with open_checkpoint(args.model, framework="numpy") as checkpoint:
         if args.tensor not in checkpoint:

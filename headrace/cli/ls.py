@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.source.models_below import models_below
     from headrace.source.uri import parse_source
     from headrace.store.base import open_store
-    from headrace.stream.headers import list_model
-    from headrace.stream.model_listing import list_all_below
+    from headrace.stream.checkpoint.headers import list_model
+    from headrace.stream.checkpoint.model_listing import list_all_below
 
     source = parse_source(args.uri)
     store = open_store(source)

@@ -11,7 +11,7 @@ from headrace.cli import values
 from headrace.cli.table import print_json
 
 if TYPE_CHECKING:
-    from headrace.stream.pull import FoundFile, Pulled
+    from headrace.stream.pulling.pull import FoundFile, Pulled
 
 DESCRIPTION = """\
 Copy what lies below a prefix, in all depths, to a folder. A file that was pulled before and has not changed is not
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
     """Pull; the exit code. Raises HeadraceError."""
     from headrace.cli.interrupts import sigterm_as_interrupt
     from headrace.cli.progress import transfer_progress
-    from headrace.stream.pull import Watch, find_files, pull_found
-    from headrace.stream.pull_verify import FileProver
-    from headrace.stream.writing import destination
+    from headrace.stream.pulling.proof import FileProver
+    from headrace.stream.pulling.pull import Watch, find_files, pull_found
+    from headrace.stream.pulling.writing import destination
 
     started = time.monotonic()
     folder = destination(args.folder)

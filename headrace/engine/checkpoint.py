@@ -23,10 +23,10 @@ from headrace.source.files import (
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, open_store
-from headrace.stream.header import Shard
-from headrace.stream.headers import ReaderPool, fetch_file, fetch_shard
-from headrace.stream.index import check_index
-from headrace.stream.model_listing import list_with_templates
+from headrace.stream.checkpoint.header import Shard
+from headrace.stream.checkpoint.headers import ReaderPool, fetch_file, fetch_shard
+from headrace.stream.checkpoint.index import check_index
+from headrace.stream.checkpoint.model_listing import list_with_templates
 
 _SMALL_READS_AT_ONCE = 8
 

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.stream.cgroup import cpu_limits
-from headrace.stream.header import Shard
+from headrace.stream.checkpoint.header import Shard
 
 _OF_SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 

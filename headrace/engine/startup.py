@@ -24,16 +24,16 @@ from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME, MANIFEST_
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store
 from headrace.stream.arena import Arena
-from headrace.stream.headers import list_model
+from headrace.stream.checkpoint.headers import list_model
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
-from headrace.stream.staging import DEFAULT_STAGING_BYTES
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.staging import DEFAULT_STAGING_BYTES
+from headrace.stream.transfer.transfer import Transfer
 from headrace.stream.variables import StreamSettings
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
     from headrace.models.decoder.arithmetic import Arithmetic
-    from headrace.stream.verify import BlockVerifier
+    from headrace.stream.verify.verifier import BlockVerifier
 
 _PROGRESS_EVERY_S = 0.2
 Send = Callable[[EngineMessage], None]
@@ -301,7 +301,7 @@ def _verifier(options: EngineOptions, checkpoint: Checkpoint) -> "BlockVerifier 
     mode = options.load_config.verify or "manifest"
     if mode == "off":
         return None
-    from headrace.stream.verify_sums import verifier_of
+    from headrace.stream.verify.sums import verifier_of
 
     return verifier_of(mode, checkpoint.store, checkpoint.shards, checkpoint.files.get(MANIFEST_NAME))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
 from headrace.models.layout import Layout
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.convert import check_convertible
-from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.plan import Placement
 
 # Kernels run on a parameter as on torch's own memory when it starts at a multiple of this.

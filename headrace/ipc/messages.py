@@ -86,11 +86,44 @@ class FlushCache(msgspec.Struct, frozen=True, tag=True):
     """Empty the prefix cache; answered by one CacheFlushed, in the order asked."""
 
 
+Occupation = Literal["weights", "kv_cache"]
+
+
+class UpdateWeights(msgspec.Struct, frozen=True, tag=True):
+    """Serve another checkpoint of the same architecture; answered by one WeightsAnswer.
+
+    Running requests end on the old weights, later ones wait for the new. What a failure leaves is told by the answer.
+
+    Attributes:
+        model: a URI or a folder, as the user wrote it.
+        abort_requests: end running and waiting requests instead of waiting for them.
+        in_place: overwrite the old weights where there is no room for both; a failure then ends the engine.
+        flush_cache: forget the prefixes that the old weights computed.
+    """
+
+    model: str
+    abort_requests: bool = False
+    in_place: bool = False
+    flush_cache: bool = True
+
+
+class ReleaseMemory(msgspec.Struct, frozen=True, tag=True):
+    """Give memory back to the system; answered by one WeightsAnswer. Refused while there are requests."""
+
+    occupations: tuple[Occupation, ...]
+
+
+class ResumeMemory(msgspec.Struct, frozen=True, tag=True):
+    """Take it again, and stream the weights again; answered by one WeightsAnswer."""
+
+    occupations: tuple[Occupation, ...]
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End the engine process now; running requests are dropped."""
 
 
-FrontMessage = Generate | Abort | FlushCache | Stop
+FrontMessage = Generate | Abort | FlushCache | UpdateWeights | ReleaseMemory | ResumeMemory | Stop
 
 
 # ---- engine → front
@@ -143,8 +176,21 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     eos_token_ids: tuple[int, ...]
 
 
+class Accepting(msgspec.Struct, frozen=True, tag=True):
+    """From here on requests may be sent: the engine computes them while weights arrive. Sent after ModelInfo, once a load.
+
+    Tokens come only when every byte is in place and proved. A second one, after a load that began anew, changes nothing
+    for requests that were sent before.
+
+    Attributes:
+        max_total_tokens: as in Ready.
+    """
+
+    max_total_tokens: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine is warm.
+    """The engine is warm: it has computed a request, or a warm-up where there was none.
 
     Attributes:
         max_total_tokens: size of the KV pool; a request with more prompt + max_tokens is refused by the engine.
@@ -200,6 +246,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True):
         kv_used_tokens: places in the KV pool that running requests hold.
         kv_cached_tokens: places that the prefix cache alone holds, and gives up when they are needed.
         retractions: requests that lost their places again and had to wait, so far.
+        steps: steps that were computed so far: while there is work, a sign of life.
     """
 
     running: int = 0
@@ -207,6 +254,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True):
     kv_used_tokens: int = 0
     kv_cached_tokens: int = 0
     retractions: int = 0
+    steps: int = 0
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
@@ -230,6 +278,24 @@ class CacheFlushed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class WeightsAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The answer to UpdateWeights, ReleaseMemory and ResumeMemory, in the order asked.
+
+    Attributes:
+        success: False: nothing was changed.
+        message: a sentence for whoever asked.
+        model: what is served now.
+        occupied: what is in memory now.
+        paused_requests: requests that waited for the change, or were ended by it.
+    """
+
+    success: bool
+    message: str
+    model: str
+    occupied: tuple[Occupation, ...] = ("weights", "kv_cache")
+    paused_requests: int = 0
+
+
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     """The model cannot be served; the engine process ends after this. The text is for the user."""
 
@@ -248,11 +314,13 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
 EngineMessage = (
     LoadProgress
     | ModelInfo
+    | Accepting
     | Ready
     | StepOutput
     | EngineLoad
     | RequestFailed
     | CacheFlushed
+    | WeightsAnswer
     | LoadFailed
     | LogLine
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.stream.header import DTYPE_BITS
+from headrace.stream.checkpoint.header import DTYPE_BITS
 
 DEFAULT_CHUNK_BYTES = 8 << 20
 

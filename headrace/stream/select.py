@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
-from headrace.stream.indexing import Index, Ranges, region_of, whole
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
+from headrace.stream.library.indexing import Index, Ranges, region_of, whole
 from headrace.stream.plan import Columns, Placement
 
 _SHOWN = 8

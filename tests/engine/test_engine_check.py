@@ -18,8 +18,8 @@ from headrace.ipc.options import EngineOptions
 from headrace.source.objects import Listing
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store
-from headrace.stream.headers import ReaderPool
-from headrace.stream.memory_room import Room
+from headrace.stream.checkpoint.headers import ReaderPool
+from headrace.stream.library.memory_room import Room
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
 from tests.faults.server import fault_server

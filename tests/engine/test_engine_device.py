@@ -9,7 +9,7 @@ import torch
 from headrace.engine.device import BadDevice, choose_device, choose_dtype, cpu_count, set_threads
 from headrace.ipc.options import EngineOptions
 from headrace.source.objects import ObjectInfo
-from headrace.stream.header import Shard, TensorInfo
+from headrace.stream.checkpoint.header import Shard, TensorInfo
 
 
 def shard(*tensors: tuple[str, int]) -> Shard:

@@ -14,8 +14,8 @@ from headrace.engine.weights import ALIGNMENT_BYTES, WrongTensors, place_tensors
 from headrace.models.layout import Layout, ParameterSpec, SourceTensor
 from headrace.source.objects import ObjectInfo
 from headrace.stream.arena import Arena
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.convert import CannotConvert
-from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
 
 WHERE = "s3://bucket/model"
 Shapes = Mapping[str, tuple[int, ...]]

@@ -9,7 +9,9 @@ from tests.faults.server import FaultServer
 
 SECRET = "scripted-secret-key-0123456789"
 ACCESS_KEY = "AKSCRIPTED0123456789"
-STALL_TIMEOUT_S = 0.25
+# For tests of a stall. On a busy machine a healthy server may be silent for longer.
+STALL_TIMEOUT_S = 0.75
+PATIENT_S = 60.0
 
 
 def environment_of(server: FaultServer) -> dict[str, str]:
@@ -23,9 +25,9 @@ def environment_of(server: FaultServer) -> dict[str, str]:
 
 
 def store_of(
-    server: FaultServer, uri: str = "s3://bucket/model", *, stall_timeout_s: float = STALL_TIMEOUT_S
+    server: FaultServer, uri: str = "s3://bucket/model", *, stall_timeout_s: float = PATIENT_S
 ) -> S3Store:
-    """The store, with a short patience for stalls."""
+    """The store; where a stall is what is tested, with STALL_TIMEOUT_S."""
     settings = resolve_s3_settings(environment_of(server))
     return S3Store(parse_source(uri), settings, stall_timeout_s=stall_timeout_s)
 

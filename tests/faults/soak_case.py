@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace.source.files import INDEX_NAME, MANIFEST_NAME
 from headrace.source.manifest import BLOCK_BYTES, ObjectSums, encode_manifest
 from headrace.store.crc import CRC64NVME
-from headrace.stream.verify_mode import VerifyMode
+from headrace.stream.verify.mode import VerifyMode
 from tests.faults.server import FaultServer, Stored
 from tests.faults.soak_faults import fatal_faults
 from tests.stream.safetensors_files import Content, file_of

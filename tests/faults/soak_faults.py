@@ -19,7 +19,7 @@ from headrace.store.errors import (
     Unsupported,
     WrongRegion,
 )
-from headrace.stream.ledger import DeadlineExceeded
+from headrace.stream.transfer.ledger import DeadlineExceeded
 from tests.faults import server as faults
 from tests.faults.server import Behaviour, Exchange, Stored
 

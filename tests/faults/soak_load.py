@@ -11,11 +11,11 @@ import numpy as np
 
 from headrace import S3Credentials, SafetensorsStreamer, load_file
 from headrace.errors import HeadraceError
-from headrace.stream.opening import open_objects
+from headrace.stream.library.opening import open_objects
+from headrace.stream.library.tensor_stream import LoadOptions
 from headrace.stream.plan import Placement, plan_reads
-from headrace.stream.tensor_stream import LoadOptions
-from headrace.stream.transfer import Cancelled, Transfer
-from headrace.stream.verify_opened import verify_opened
+from headrace.stream.transfer.transfer import Cancelled, Transfer
+from headrace.stream.verify.opened import verify_opened
 from tests.faults.opening import ACCESS_KEY, SECRET
 from tests.faults.server import Asked, FaultServer, error_answer
 from tests.faults.soak_case import Case, fill

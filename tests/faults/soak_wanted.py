@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stream.indexing import Index
+from headrace.stream.library.indexing import Index
 from headrace.stream.plan import Columns, Placement, placed_bytes
 from tests.faults.soak_case import DTYPES
 from tests.stream.safetensors_files import Content

@@ -37,9 +37,9 @@ from headrace.store.redirects import MAX_REDIRECTS
 from headrace.store.web_settings import resolve_web_settings
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.retry import RetryPolicy, persistently
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.transfer import Transfer
 from tests.faults import server as faults
-from tests.faults.opening import STALL_TIMEOUT_S, target_of
+from tests.faults.opening import PATIENT_S, STALL_TIMEOUT_S, target_of
 from tests.faults.server import Asked, Behaviour, Exchange, FaultServer, Stored, fault_server
 
 NAME = "model.safetensors"
@@ -58,9 +58,9 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
-def store_of(server: FaultServer, **variables: str) -> HttpStore:
+def store_of(server: FaultServer, *, stall_timeout_s: float = PATIENT_S, **variables: str) -> HttpStore:
     source = parse_source(f"{server.url}/bucket/model/")
-    return HttpStore(source, resolve_web_settings(variables), stall_timeout_s=STALL_TIMEOUT_S)
+    return HttpStore(source, resolve_web_settings(variables), stall_timeout_s=stall_timeout_s)
 
 
 def presigned_store(server: FaultServer, **variables: str) -> HttpStore:
@@ -78,7 +78,7 @@ def item(server: FaultServer) -> ObjectInfo:
 
 @pytest.fixture
 def reader(server: FaultServer) -> Iterator[HttpReader]:
-    opened = store_of(server).open_reader()
+    opened = store_of(server, stall_timeout_s=STALL_TIMEOUT_S).open_reader()
     yield opened
     opened.close()
 
@@ -269,7 +269,7 @@ def test_a_silent_server_is_asked_for_a_listing_once(server: FaultServer) -> Non
     put_folder(server, 3)
     server.usual = faults.stall_before_head
     with pytest.raises(TimedOut):
-        store_of(server).list()
+        store_of(server, stall_timeout_s=STALL_TIMEOUT_S).list()
     assert Counter(asked.path for asked in server.log)[f"/bucket/model/{INDEX_NAME}"] == 1
 
 

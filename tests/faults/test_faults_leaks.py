@@ -9,7 +9,7 @@ import pytest
 
 from headrace import SafetensorsStreamer, load_file
 from headrace.store.errors import AccessDenied
-from headrace.stream.tensor_memory import TensorMemory
+from headrace.stream.library.tensor_memory import TensorMemory
 from tests.faults import server as faults
 from tests.faults.server import FaultServer, fault_server
 from tests.faults.sockets import sockets_to
@@ -45,7 +45,7 @@ def test_a_failed_load_keeps_neither_memory_nor_connections(
             super().__init__(*args)
             memories.append(weakref.ref(self))
 
-    monkeypatch.setattr("headrace.stream.tensor_stream.TensorMemory", Watched)
+    monkeypatch.setattr("headrace.stream.library.tensor_stream.TensorMemory", Watched)
     with fault_server({}) as server:
         uri = put(server, "model.safetensors", TENSORS)
         good = random.Random(seed).randint(1, 10)

@@ -26,7 +26,7 @@ from headrace.store.http import MAX_HEAD_BYTES
 from headrace.store.s3 import S3Reader
 from headrace.stream.retry import RetryPolicy, persistently
 from tests.faults import server as faults
-from tests.faults.opening import SECRET, only_object, store_of, target_of
+from tests.faults.opening import SECRET, STALL_TIMEOUT_S, only_object, store_of, target_of
 from tests.faults.server import Behaviour, FaultServer, Stored, fault_server
 
 KEY = "model/model.safetensors"
@@ -48,7 +48,7 @@ def item(server: FaultServer) -> ObjectInfo:
 
 @pytest.fixture
 def reader(server: FaultServer) -> Iterator[S3Reader]:
-    opened = store_of(server).open_reader()
+    opened = store_of(server, stall_timeout_s=STALL_TIMEOUT_S).open_reader()
     yield opened
     opened.close()
 

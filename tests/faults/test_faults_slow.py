@@ -15,11 +15,11 @@ from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
 from headrace.store.s3_settings import resolve_s3_settings
-from headrace.stream.budget import ConnectionBudget
-from headrace.stream.ledger import Cancelled, DeadlineExceeded
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.budget import ConnectionBudget
+from headrace.stream.transfer.ledger import Cancelled, DeadlineExceeded
+from headrace.stream.transfer.transfer import Transfer
 from tests.faults import server as faults
 from tests.faults.opening import environment_of, only_object, store_of
 from tests.faults.server import FaultServer, Stored, fault_server

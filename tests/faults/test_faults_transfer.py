@@ -19,12 +19,20 @@ from headrace.store.errors import (
 )
 from headrace.store.s3 import S3Reader, S3Store
 from headrace.store.s3_settings import resolve_s3_settings
-from headrace.stream.pace import Pace
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
-from headrace.stream.transfer import Cancelled, Transfer
+from headrace.stream.transfer.pace import Pace
+from headrace.stream.transfer.transfer import Cancelled, Transfer
 from tests.faults import server as faults
-from tests.faults.opening import SECRET, environment_of, one_byte, only_object, store_of
+from tests.faults.opening import (
+    PATIENT_S,
+    SECRET,
+    STALL_TIMEOUT_S,
+    environment_of,
+    one_byte,
+    only_object,
+    store_of,
+)
 from tests.faults.server import Asked, Behaviour, FaultServer, Stored, fault_server
 
 KEY = "model/model.safetensors"
@@ -90,7 +98,8 @@ def test_any_mixture_of_passing_faults_gives_the_objects_bytes(
     random.Random(seed).shuffle(behaviours)
     server.play(*behaviours)
     memory = bytearray(len(DATA))
-    transfer = start(store_of(server), memory, concurrency=concurrency, policy=RetryPolicy(20, first_s=0.0))
+    store = store_of(server, stall_timeout_s=STALL_TIMEOUT_S)
+    transfer = start(store, memory, concurrency=concurrency, policy=RetryPolicy(20, first_s=0.0))
     transfer.wait()
     assert memory == DATA
     assert transfer.progress().bytes_done == transfer.progress().bytes_total == len(DATA)
@@ -125,7 +134,9 @@ def test_only_silence_speaks_for_fewer_connections(
     told: list[int] = []
     monkeypatch.setattr(Pace, "timed_out", lambda pace, era: told.append(era))
     server.play(behaviour)
-    transfer = start(store_of(server), bytearray(len(DATA)), concurrency=1)
+    patience_s = STALL_TIMEOUT_S if behaviour is SILENT else PATIENT_S
+    store = store_of(server, stall_timeout_s=patience_s)
+    transfer = start(store, bytearray(len(DATA)), concurrency=1)
     transfer.wait()
     assert (len(told), transfer.progress().retries) == (times, 1)
 

@@ -10,13 +10,13 @@ from safetensors.numpy import save
 from headrace.source.manifest import BLOCK_BYTES, BadManifest, ObjectSums, encode_manifest
 from headrace.store.crc import CRC32, CRC64NVME, Crc
 from headrace.store.errors import AccessDenied, Changed, Corrupt, StoreError
-from headrace.stream.header import Shard, header_length, parse_header
+from headrace.stream.checkpoint.header import Shard, header_length, parse_header
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.retry import RetryPolicy
-from headrace.stream.transfer import Transfer
-from headrace.stream.verify import BlockVerifier
-from headrace.stream.verify_mode import VerifyMode
-from headrace.stream.verify_sums import NotVerifiable, verifier_of
+from headrace.stream.transfer.transfer import Transfer
+from headrace.stream.verify.mode import VerifyMode
+from headrace.stream.verify.sums import NotVerifiable, verifier_of
+from headrace.stream.verify.verifier import BlockVerifier
 from tests.faults import server as faults
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import Behaviour, Exchange, FaultServer, Stored, fault_server

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 import headrace
 from headrace.store.base import list_below, read_range, read_whole
 from headrace.store.errors import AccessDenied, BadEndpoint, Changed, NotFound, TransientError, Unsupported
-from headrace.stream.model_listing import list_with_templates
+from headrace.stream.checkpoint.model_listing import list_with_templates
 from headrace.stream.plan import Placement, plan_reads
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.transfer import Transfer
 from tests.hub_imitation import QUERY, Hub, hub_imitation, oid_of
 from tests.store.hub_opening import FILES, NAME, TOKEN, WEIGHTS, store_of, weights_of
 

@@ -13,7 +13,7 @@ from headrace.store.errors import BadEndpoint, Changed, StoreError, Throttled, T
 from headrace.store.s3 import S3Store
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.retry import RetryPolicy
-from headrace.stream.transfer import Transfer
+from headrace.stream.transfer.transfer import Transfer
 from tests.faults import server as faults
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import Exchange, FaultServer, Stored, fault_server

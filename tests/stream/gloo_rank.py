@@ -16,10 +16,10 @@ from typing import Any
 from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
 from headrace.store.s3_settings import resolve_s3_settings
-from headrace.stream.distributed import DistributedTransfer, start_distributed
-from headrace.stream.header import DTYPE_BITS, Shard, TensorInfo
-from headrace.stream.headers import fetch_shard
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
+from headrace.stream.checkpoint.headers import fetch_shard
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
+from headrace.stream.ranks.distributed import DistributedTransfer, start_distributed
 from headrace.stream.retry import RetryPolicy
 
 

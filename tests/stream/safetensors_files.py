@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.source.objects import ObjectInfo
-from headrace.stream.header import DTYPE_BITS, Shard, header_length, parse_header
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, header_length, parse_header
 
 
 @dataclass(frozen=True, slots=True)

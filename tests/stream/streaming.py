@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from headrace.stream.credentials import S3Credentials
+from headrace.stream.library.credentials import S3Credentials
 from tests.faults.opening import ACCESS_KEY, SECRET
 from tests.faults.server import FaultServer, Stored
 from tests.stream.safetensors_files import Content, file_of

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.stream.checkpoint.header import DTYPE_BITS
 from headrace.stream.convert import CONVERTIBLE, CannotConvert, check_convertible, convert
-from headrace.stream.header import DTYPE_BITS
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(150))

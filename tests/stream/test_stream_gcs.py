@@ -11,7 +11,7 @@ import headrace
 from headrace.source.uri import parse_source
 from headrace.store.errors import Corrupt
 from headrace.store.gcs import GcsStore
-from headrace.stream.credentials import Places
+from headrace.stream.library.credentials import Places
 from tests.store.scripted_gcs import Answer, Asked, ScriptedGcs, Stored, scripted_gcs
 
 KEY = "m/model.safetensors"

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.stream.header import DTYPE_BITS
+from headrace.stream.checkpoint.header import DTYPE_BITS
 from headrace.stream.plan import Chunk, Columns, Placement, placed_bytes, plan_reads, split, unit_bytes
 from tests.profiles import examples
 

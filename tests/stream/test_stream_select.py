@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.stream.header import DTYPE_BITS, Shard
-from headrace.stream.indexing import BadIndex
+from headrace.stream.checkpoint.header import DTYPE_BITS, Shard
+from headrace.stream.library.indexing import BadIndex
 from headrace.stream.plan import ReadPlan, plan_reads
 from headrace.stream.select import BadSlice, Selection, TensorParallel, UnknownTensor, select
 from tests.profiles import examples

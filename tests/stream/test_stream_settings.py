@@ -7,7 +7,7 @@ import pytest
 
 from headrace.source.uri import parse_source
 from headrace.store.s3 import S3Store
-from headrace.stream.credentials import BadCredentials, Places, S3Credentials, environment_with
+from headrace.stream.library.credentials import BadCredentials, Places, S3Credentials, environment_with
 from headrace.stream.variables import BadSetting, StreamSettings, check_positive, read_settings
 
 NAMES = ("RUNAI_STREAMER_CONCURRENCY", "RUNAI_STREAMER_CHUNK_BYTESIZE", "RUNAI_STREAMER_MEMORY_LIMIT")

@@ -19,7 +19,7 @@ def versions() -> dict[str, str]:
 def prepare(scene: Scene) -> Callable[[float], Loaded]:
     """Import it and torch; the load."""
     importlib.import_module("torch")
-    from headrace.stream.streamer import SafetensorsStreamer
+    from headrace.stream.library.streamer import SafetensorsStreamer
 
     names = [item.uri for item in scene.objects]
 

@@ -18,10 +18,10 @@ from headrace.source.files import (
     read_index,
 )
 from headrace.source.objects import ObjectInfo
-from headrace.stream.header import Shard
-from headrace.stream.headers import fetch_file, fetch_shard
-from headrace.stream.index import check_index
-from headrace.stream.inventory import list_tensors, total_by_dtype, total_of
+from headrace.stream.checkpoint.header import Shard
+from headrace.stream.checkpoint.headers import fetch_file, fetch_shard
+from headrace.stream.checkpoint.index import check_index
+from headrace.stream.checkpoint.inventory import list_tensors, total_by_dtype, total_of
 
 _SHOWN = 5
 

@@ -14,8 +14,8 @@ from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.models.registry import family_of, layout_of, read_config
 from headrace.source.files import CONFIG_NAME, is_tokenizer_file
-from headrace.stream.header import Shard
-from headrace.stream.memory_room import memory_room
+from headrace.stream.checkpoint.header import Shard
+from headrace.stream.library.memory_room import memory_room
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, open_store, read_range
 from headrace.store.described import Setting, describe
-from headrace.stream.headers import ReaderPool
-from headrace.stream.model_listing import list_with_templates
+from headrace.stream.checkpoint.headers import ReaderPool
+from headrace.stream.checkpoint.model_listing import list_with_templates
 
 AT_ONCE = 8
 

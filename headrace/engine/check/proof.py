@@ -7,7 +7,7 @@ from headrace.engine.check.place import Place
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import parse_manifest, sums_of
 from headrace.store.stored_checksum import StoredChecksum, checksum_of
-from headrace.stream.header import Shard
+from headrace.stream.checkpoint.header import Shard
 
 _REMEDY = "`headrace push --manifest` writes a manifest beside the weights."
 

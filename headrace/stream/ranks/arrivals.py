@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.stream.plan import Chunk, Placement
 from headrace.stream.ranks.deliver import parts_in
-from headrace.stream.seams import Gate
+from headrace.stream.transfer.seams import Gate
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from headrace.stream.plan import Placement
-from headrace.stream.seams import Buffers
+from headrace.stream.transfer.seams import Buffers
 
 
 class OwnBuffers:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from headrace.stream.checkpoint.header import DTYPE_BITS
 from headrace.stream.convert import convert
-from headrace.stream.header import DTYPE_BITS
 from headrace.stream.plan import Placement, part, placed_bytes, unit_bytes
 
 _SMALL_BYTES = 32 << 10

@@ -67,7 +67,7 @@ def _in_group(piece: Placement, group: int) -> Placement:
 
 
 class TicketShare:
-    """The chunks whose tickets this rank has drawn. See headrace.stream.seams.Share; safe for threads."""
+    """The chunks whose tickets this rank has drawn. See headrace.stream.transfer.seams.Share; safe for threads."""
 
     def __init__(self, tickets: Tickets, ring: Ring, direct: Sequence[bool]) -> None:
         self._tickets, self._ring, self._direct = tickets, ring, direct

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.stream.header import DTYPE_BITS
+from headrace.stream.checkpoint.header import DTYPE_BITS
 from headrace.stream.plan import Chunk, Placement, ReadPlan, placed_bytes, unit_bytes
 
 _DTYPES = tuple(DTYPE_BITS)

@@ -1,0 +1,306 @@
+"""A running load of tensors: what was opened and selected, in memory of its own, as it completes."""
+
+import contextlib
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from headrace.errors import HeadraceError
+from headrace.stream.library.arguments import device_text, texts
+from headrace.stream.library.indexing import Index
+from headrace.stream.library.memory_limit import MemoryGate, fit_chunks, limit_bytes
+from headrace.stream.library.memory_room import WORKING_BYTES, check_room, memory_room
+from headrace.stream.library.opening import Opened
+from headrace.stream.library.tensor_memory import TensorMemory
+from headrace.stream.library.tensors import (
+    Framework,
+    as_array,
+    as_tensor,
+    check_device,
+    check_dtypes,
+    check_framework,
+)
+from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
+from headrace.stream.select import Selection, TensorParallel, select
+from headrace.stream.transfer.progress import Progress
+from headrace.stream.transfer.transfer import Cancelled, Transfer
+from headrace.stream.variables import (
+    LEAST_CHUNK_BYTES,
+    MEMORY_LIMIT,
+    check_least,
+    check_positive,
+    read_settings,
+)
+from headrace.stream.verify.mode import VerifyMode, check_mode
+
+if TYPE_CHECKING:
+    import torch
+
+    from headrace.stream.ranks.distributed import DistributedTransfer, ReadOptions
+    from headrace.stream.verify.verifier import BlockVerifier, Verified
+
+# Run:ai's default: what may wait for a consumer that lags.
+DEFAULT_MEMORY_LIMIT = 40_000_000_000
+_ROOM_REMEDY = (
+    "Ask for less (names=..., slices=...) or take a machine with more memory. Who drops tensors as they come sets "
+    "memory_limit: then only that much is needed at once."
+)
+_logger = logging.getLogger(__name__)
+
+
+class LoadOptions(TypedDict, total=False):
+    """What a load may be told beyond what, from where and where to; see SafetensorsStreamer.stream_files."""
+
+    names: Iterable[str] | None
+    slices: Mapping[str, Index] | None
+    tensor_parallel: TensorParallel | None
+    memory_limit: int | None
+    concurrency: int | None
+    chunk_bytes: int | None
+    rate_limit_mb_s: float | None
+    deadline_s: float | None
+    verify: VerifyMode
+
+
+class StreamOptions(LoadOptions, total=False):
+    """The same with what is made of the bytes."""
+
+    framework: Framework
+
+
+class StreamerMisused(HeadraceError):
+    """Calls in an order that means nothing."""
+
+
+class TensorStream:
+    """Reading has begun when it is made. Belongs to one thread.
+
+    Attributes:
+        selection: what comes, in reading order.
+        taken: how many tensors were.
+    """
+
+    _transfer: "Transfer | DistributedTransfer"
+
+    def __init__(
+        self,
+        opened: Opened,
+        device: "str | int | torch.device | None" = "cpu",
+        *,
+        is_distributed: bool = False,
+        keeps_all: bool = False,
+        framework: Framework = "pt",
+        names: Iterable[str] | None = None,
+        slices: Mapping[str, Index] | None = None,
+        tensor_parallel: TensorParallel | None = None,
+        memory_limit: int | None = None,
+        concurrency: int | None = None,
+        chunk_bytes: int | None = None,
+        rate_limit_mb_s: float | None = None,
+        deadline_s: float | None = None,
+        verify: VerifyMode = "off",
+    ) -> None:
+        """Select, see that there is room, and start; the connections of `opened` are taken over.
+
+        Args:
+            is_distributed: share the reading with the other ranks of torch.distributed's group; each of them has
+                to do so. Without a group it is a load like any other.
+            keeps_all: all tensors will be held at once, whatever the limit.
+
+        Raises:
+            HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
+        """
+        self._device, self._framework = device_text(device), framework
+        self._verifier: BlockVerifier | None = None
+        self._owner = os.getpid()
+        try:
+            with telling(is_distributed):
+                check_framework(framework, self._device)
+                settings = read_settings()
+                concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
+                chunk_bytes = (
+                    check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
+                )
+                rate_limit_mb_s = check_positive(rate_limit_mb_s, "rate_limit_mb_s")
+                deadline_s = check_positive(deadline_s, "deadline_s")
+                names = texts(names, "names") if names is not None else None
+                self.selection = select(
+                    opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
+                )
+                self._torch_checked = False
+                if "torch" in sys.modules:  # else its import is left for when bytes are on their way
+                    self._check_torch()
+                limit = _check_memory(
+                    self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
+                )
+                self._verifier = _verifier(verify, opened)
+            sizes = [tensor.size_bytes for tensor in self.selection.tensors]
+            self._memory = TensorMemory(sizes)
+            self._gate = MemoryGate(sizes, limit) if limit is not None else None
+            self.taken = 0
+            self._finished: Iterator[int] | None = None
+            chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+            plan = plan_reads(self.selection.placements, chunk_bytes)
+            plan = plan if limit is None else fit_chunks(plan, sizes, limit)
+            options: ReadOptions = {
+                "concurrency": concurrency,
+                "readers": opened.readers,
+                "deadline_s": deadline_s,
+                "verifier": self._verifier,
+            }
+            if is_distributed:
+                self._transfer = self._start_shared(plan, opened, chunk_bytes, rate_limit_mb_s, options)
+            else:
+                self._transfer = Transfer(
+                    plan,
+                    opened.items,
+                    opened.store,
+                    self._memory.view,
+                    gate=self._gate,
+                    rate_limit_mb_s=rate_limit_mb_s,
+                    **options,
+                )
+                # Whoever forgets it, open, would leave threads that wait for room for ever.
+                weakref.finalize(self, self._transfer.abandon).atexit = False
+        except BaseException:
+            opened.close()
+            if self._verifier is not None:
+                self._verifier.close()
+            raise
+
+    def _start_shared(
+        self,
+        plan: ReadPlan,
+        opened: Opened,
+        chunk_bytes: int,
+        rate_limit_mb_s: float | None,
+        options: "ReadOptions",
+    ) -> "Transfer | DistributedTransfer":
+        from headrace.stream.ranks.distributed import start_distributed
+
+        return start_distributed(
+            plan,
+            opened.items,
+            opened.store,
+            self._memory.view,
+            chunk_bytes=chunk_bytes,
+            gate=self._gate,
+            rate_limit_mb_s=rate_limit_mb_s,
+            **options,
+        )
+
+    def _check_torch(self) -> None:
+        if self._torch_checked:
+            return
+        check_device(self._device)
+        check_dtypes(self._framework, ((tensor.name, tensor.dtype) for tensor in self.selection.tensors))
+        self._torch_checked = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tensor was taken."""
+        return self.taken == len(self.selection.tensors)
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """(name, tensor) as they complete, each once. A second iterator goes on where the first stopped.
+
+        Raises:
+            BadFramework: torch lacks a dtype or the device; before the first tensor.
+            StreamerMisused: it was closed before the last.
+            StoreError: what ended the transfer.
+        """
+        if os.getpid() != self._owner:
+            raise StreamerMisused(
+                "The streamer belongs to the process that this one was forked from.",
+                remedy="Call stream_files in the process that takes the tensors.",
+            )
+        self._check_torch()
+        if self._finished is None:
+            self._finished = self._transfer.finished_groups()
+        try:
+            for number in self._finished:
+                # No local name holds the tensor while the caller has it: dropped there, it is gone.
+                yield self.selection.tensors[number].name, self._take(number)
+        except Cancelled:
+            raise StreamerMisused(
+                f"The streamer was closed when {self.taken:,} of {len(self.selection.tensors):,} tensors were taken.",
+                remedy="Take them all before the with-block ends, or before close().",
+            ) from None
+
+    def _take(self, number: int) -> Any:
+        selected = self.selection.tensors[number]
+        memory = self._memory.take(number)
+        tensor: Any
+        if self._framework == "numpy":
+            tensor = as_array(memory, selected.dtype, selected.shape)
+        else:
+            tensor = as_tensor(memory, selected.dtype, selected.shape)
+            if self._device != "cpu":
+                tensor = tensor.to(self._device)
+        self.taken += 1
+        if self._gate is not None:
+            self._gate.release(number)
+            self._transfer.wake()
+        return tensor
+
+    def verified(self) -> "Verified | None":
+        """How much is proved so far; None where verification is off."""
+        return self._verifier.summary() if self._verifier is not None else None
+
+    def progress(self) -> Progress:
+        """How far the reading is."""
+        return self._transfer.progress()
+
+    def close(self) -> None:
+        """End all threads and connections, and let go of the tensors that were not taken."""
+        self._transfer.cancel()
+        # What ended it was raised to whoever took tensors; who leaves early does not want to know.
+        with contextlib.suppress(Cancelled, HeadraceError):
+            self._transfer.wait()
+        if self._verifier is not None:
+            self._verifier.close()
+        self._memory.drop()
+
+
+def _verifier(mode: VerifyMode, opened: Opened) -> "BlockVerifier | None":
+    check_mode(mode)
+    if mode == "off":
+        return None
+    from headrace.stream.verify.opened import verify_opened
+
+    return verify_opened(mode, opened)
+
+
+def telling(is_distributed: bool) -> contextlib.AbstractContextManager[None]:
+    """Around what comes before a load starts: where ranks share it, the others learn of an error."""
+    if not is_distributed:
+        return contextlib.nullcontext()
+    from headrace.stream.ranks.telling import telling_peers
+
+    return telling_peers()
+
+
+def _check_memory(
+    selection: Selection, given: int | None, from_variable: int | None, device: str, keeps_all: bool
+) -> int | None:
+    """The limit in bytes, None for none; raises where a tensor exceeds it or the machine has not the memory."""
+    origin = "memory_limit" if given is not None else MEMORY_LIMIT
+    wanted = check_least(given, -1, origin)
+    wanted = from_variable if wanted is None else wanted
+    room = memory_room()
+    total = selection.size_bytes
+    if wanted is None:
+        largest = max((tensor.size_bytes for tensor in selection.tensors), default=0)
+        spare = (room.size_bytes - WORKING_BYTES) // 2
+        # What goes on to another device only passes through: that it takes no more than it has to is ours to see to.
+        limit: int | None = max(largest, min(DEFAULT_MEMORY_LIMIT, spare if device != "cpu" else total))
+    else:
+        limit = limit_bytes(wanted, selection, origin)
+    # On another device, and where the caller says how much may wait, tensors do not pile up here.
+    passing = device != "cpu" or (wanted is not None and not keeps_all)
+    needed = total if limit is None or not passing else min(limit, total)
+    check_room(needed, f"{len(selection.tensors):,} tensors", room, _ROOM_REMEDY)
+    return limit if limit is not None and limit < total else None  # what holds all needs no gate

@@ -1,0 +1,97 @@
+"""What a process that is forked in the middle of loads inherits: memory, but none of the threads that read."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace import SafetensorsStreamer, load_file, open_checkpoint
+from headrace.stream.library.streamer import StreamerMisused
+from headrace.stream.transfer.budget import PROCESS_BUDGET
+from tests.faults.server import FaultServer, fault_server
+from tests.stream.safetensors_files import content, file_of
+from tests.stream.streaming import credentials_of, put
+
+pytestmark = pytest.mark.timeout(60)
+TENSORS = {f"t{at}": content("U8", (64, 100), at) for at in range(8)}
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with fault_server({}) as running:
+        yield running
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """What `work` says in a forked process; one that hangs is ended and says no."""
+    child = os.fork()
+    if child == 0:
+        said = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            said = work()
+        finally:
+            os._exit(0 if said else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_load_begins_though_the_parent_held_every_connection(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(file_of(TENSORS))
+    member = PROCESS_BUDGET.join()
+    taken = 0
+    while member.take():
+        taken += 1
+    try:
+        assert in_child(lambda: load_file(path, framework="numpy").keys() == TENSORS.keys())
+    finally:
+        for _ in range(taken):
+            member.give_back()
+        member.leave()
+
+
+def test_a_streamer_of_the_parent_is_refused_in_the_child_and_goes_on_in_the_parent(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(file_of(TENSORS))
+
+    def refused() -> bool:
+        with pytest.raises(StreamerMisused, match="belongs to the process that this one was forked from"):
+            next(streamer.get_tensors())
+        streamer.close()
+        return True
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(path, framework="numpy", memory_limit=6400)
+        next(streamer.get_tensors())
+        assert in_child(refused)
+        assert len(list(streamer.get_tensors())) == len(TENSORS) - 1
+
+
+def test_processes_read_from_one_checkpoint_that_was_opened_before_they_were_forked(
+    server: FaultServer,
+) -> None:
+    path = put(server, "model.safetensors", TENSORS)
+    whole = {name: np.frombuffer(c.data, np.uint8).reshape(c.shape) for name, c in TENSORS.items()}
+
+    def reads() -> bool:
+        return all(
+            np.array_equal(checkpoint[name][row : row + 3], whole[name][row : row + 3])
+            for row in range(60)
+            for name in TENSORS
+        )
+
+    with open_checkpoint(path, s3_credentials=credentials_of(server), framework="numpy") as checkpoint:
+        assert np.array_equal(checkpoint["t0"][0], whole["t0"][0])  # its connection is kept
+        child = os.fork()
+        if child == 0:
+            said = False
+            try:
+                said = reads()
+            finally:
+                os._exit(0 if said else 1)
+        assert reads()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
