@@ -152,13 +152,13 @@ def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SHARE",
         type=values.fraction,
         help="share of the device's memory (or of the cgroup's limit) that weights and KV cache may take "
-        "(default: 0.85)",
+        "(default: 0.85, or what can be had at this moment; a share that is given is held or refused)",
     )
     group.add_argument(
         "--max-total-tokens",
         metavar="TOKENS",
         type=values.integer(1),
-        help="size of the KV pool in tokens (default: what the share leaves)",
+        help="size of the KV pool in tokens (default: what the share leaves, and all running requests can use)",
     )
     group.add_argument(
         "--max-running-requests",

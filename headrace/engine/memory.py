@@ -4,14 +4,38 @@ import os
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
+from headrace.ipc.options import DEFAULT_MEM_FRACTION
 from headrace.stream.cgroup import memory_limits_bytes
+from headrace.stream.library.memory_room import Room
 
 # A pool that cannot hold this many tokens serves nobody.
 LEAST_TOKENS = 1024
 
 
 class NotEnoughMemory(HeadraceError):
-    """Weights and a useful KV cache do not fit the share of memory that they may take."""
+    """Weights and a useful KV cache do not fit the memory that they may take, or that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where weights and KV cache will lie.
+
+    Attributes:
+        name: for a person.
+        total_bytes: its memory (for a CPU: the machine's, or its cgroup's limit).
+        room: what of it can be had at this moment, and what bounds that.
+        working_bytes: what the process itself will take of the room, beside weights and KV cache.
+    """
+
+    name: str
+    total_bytes: int
+    room: Room
+    working_bytes: int = 0
+
+    @property
+    def usable_bytes(self) -> int:
+        """What weights and KV cache can take now."""
+        return max(0, self.room.size_bytes - self.working_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,74 +43,112 @@ class MemoryPlan:
     """The sum. Bytes, but for `pool_tokens`.
 
     Attributes:
-        device: its name, for a person.
-        total_bytes: the device's memory (for a CPU: the machine's, or its cgroup's limit).
-        fraction: --mem-fraction-static.
+        device: where.
+        fraction: --mem-fraction-static, or its default.
         weights_bytes: the model's parameters as they lie in memory.
         bytes_per_token: keys and values of one token in all layers.
         pool_tokens: size of the KV pool, a multiple of the page size.
+        reduced: the share would have held a larger pool, the memory that there is now did not.
     """
 
-    device: str
-    total_bytes: int
+    device: Device
     fraction: float
     weights_bytes: int
     bytes_per_token: int
     pool_tokens: int
+    reduced: bool = False
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """What the KV pool takes when every page of it has been used."""
+        return self.pool_tokens * self.bytes_per_token
 
     def describe(self) -> str:
         """The sum as one line."""
+        total = self.device.total_bytes
+        why = ""
+        if self.reduced:
+            room = self.device.room
+            why = f", made smaller since {room.bound} leaves {_size(room.size_bytes)} now"
         return (
-            f"Memory on {self.device}: {self.fraction:g} of {_size(self.total_bytes)} = "
-            f"{_size(share_bytes(self.total_bytes, self.fraction))}; weights {_size(self.weights_bytes)}, KV cache "
-            f"{self.pool_tokens:,} tokens × {self.bytes_per_token / 1024:.1f} KiB = "
-            f"{_size(self.pool_tokens * self.bytes_per_token)}"
+            f"Memory on {self.device.name}: {self.fraction:g} of {_size(total)} = "
+            f"{_size(share_bytes(total, self.fraction))}; weights {_size(self.weights_bytes)}, KV cache "
+            f"{self.pool_tokens:,} tokens × {self.bytes_per_token / 1024:.1f} KiB = {_size(self.kv_cache_bytes)}{why}"
         )
 
 
-def plan_memory(
-    *,
-    device: str,
-    total_bytes: int,
-    fraction: float,
-    weights_bytes: int,
-    bytes_per_token: int,
-    context_length: int,
-    page_size: int,
-    max_running_requests: int,
-    max_total_tokens: int | None,
-) -> MemoryPlan:
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is to be held.
+
+    Attributes:
+        weights_bytes, bytes_per_token: as in MemoryPlan.
+        context_length: tokens that one request may take.
+        page_size: tokens.
+        max_running_requests: requests that are computed together.
+        max_total_tokens: the pool that was asked for; None leaves it to the plan.
+    """
+
+    weights_bytes: int
+    bytes_per_token: int
+    context_length: int
+    page_size: int
+    max_running_requests: int
+    max_total_tokens: int | None = None
+
+    @property
+    def least_tokens(self) -> int:
+        """A smaller pool will not do: what was asked for, or what serves anybody."""
+        if self.max_total_tokens is not None:
+            return self.pages(self.max_total_tokens)
+        return self.pages(min(LEAST_TOKENS, self.context_length))
+
+    @property
+    def most_tokens(self) -> int:
+        """A larger pool is of no use: what was asked for, or all that the running requests can fill."""
+        if self.max_total_tokens is not None:
+            return self.least_tokens
+        return self.pages(self.max_running_requests * self.context_length)
+
+    @property
+    def least_bytes(self) -> int:
+        """Weights and the smallest pool that will do."""
+        return self.weights_bytes + self.least_tokens * self.bytes_per_token
+
+    def pages(self, tokens: int) -> int:
+        """Tokens rounded up to whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def tokens_within(self, size_bytes: int) -> int:
+        """The largest pool that fits beside the weights, in whole pages; 0 where not even they fit."""
+        return (
+            max(0, size_bytes - self.weights_bytes) // self.bytes_per_token // self.page_size * self.page_size
+        )
+
+
+def plan_memory(device: Device, fraction: float | None, demand: Demand) -> MemoryPlan:
     """Size the KV pool: what the share leaves, but no more than all running requests can use.
 
+    Where neither `fraction` (None is the default) nor a number of tokens was asked for, the pool is also no larger than
+    what can be had now; what was asked for is given or refused.
+
     Raises:
-        NotEnoughMemory: the rest cannot hold `max_total_tokens`, or a useful pool; with the sum and the
-            smallest fraction that works.
+        NotEnoughMemory: the pool that was asked for, or a useful one, does not fit the share, or not what can be had
+            now; with the sum, and the value that works.
     """
-    share = share_bytes(total_bytes, fraction)
-    fit = max(0, share - weights_bytes) // bytes_per_token // page_size * page_size
-    useful = _round_up(max_running_requests * context_length, page_size)
-    least = _round_up(min(LEAST_TOKENS, context_length), page_size)
-    wanted = _round_up(max_total_tokens, page_size) if max_total_tokens is not None else least
-    if fit < wanted:
-        needed = weights_bytes + wanted * bytes_per_token
-        smallest = -(-needed * 1000 // total_bytes) / 1000
-        sums = (
-            f"{device[:1].upper()}{device[1:]} has {_size(total_bytes)} in total, the share is {_size(share)}; weights "
-            f"take {_size(weights_bytes)}, the KV cache {bytes_per_token:,} bytes per token × {wanted:,} tokens "
-            f"wanted = {_size(wanted * bytes_per_token)}, together {_size(needed)}."
-        )
-        if smallest <= 1:
-            remedy = f"Raise --mem-fraction-static to {smallest:g} or more."
-        else:
-            remedy = f"No fraction works: take a device with {_size(needed)} or more, or a smaller model."
-        if wanted > least:
-            remedy += " Or lower --max-total-tokens."
-        raise NotEnoughMemory(
-            f"Loaded weights leave no memory for the KV cache under --mem-fraction-static={fraction:g}. {sums}",
-            remedy=remedy,
-        )
-    pool = wanted if max_total_tokens is not None else min(fit, useful)
-    return MemoryPlan(device, total_bytes, fraction, weights_bytes, bytes_per_token, pool)
+    chosen = fraction is not None
+    fraction = DEFAULT_MEM_FRACTION if fraction is None else fraction
+    within_share = demand.tokens_within(share_bytes(device.total_bytes, fraction))
+    within_room = demand.tokens_within(device.usable_bytes)
+    if within_share < demand.least_tokens:
+        raise _share_too_small(device, fraction, demand)
+    pool = min(within_share, demand.most_tokens)
+    reduced = pool > within_room
+    if reduced and (chosen or demand.max_total_tokens is not None or within_room < demand.least_tokens):
+        raise _more_than_there_is(device, demand, pool, within_room)
+    return MemoryPlan(
+        device, fraction, demand.weights_bytes, demand.bytes_per_token, min(pool, within_room), reduced
+    )
 
 
 def machine_memory_bytes() -> int:
@@ -103,8 +165,74 @@ def share_bytes(total_bytes: int, fraction: float) -> int:
     return total_bytes * round(fraction * 1_000_000) // 1_000_000
 
 
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
+def _share_too_small(device: Device, fraction: float, demand: Demand) -> NotEnoughMemory:
+    needed, total = demand.least_bytes, device.total_bytes
+    smallest = -(-needed * 1000 // total) / 1000
+    sums = (
+        f"{_capital(device.name)} has {_size(total)} in total, the share is {_size(share_bytes(total, fraction))}; "
+        f"{_parts(demand, demand.least_tokens)}."
+    )
+    if needed + device.working_bytes > total:
+        remedy = f"No fraction works: take a device with {_size(needed + device.working_bytes)} or more, or a smaller model."
+    elif needed > device.usable_bytes:
+        remedy = _free_memory(device, needed)
+    else:
+        remedy = f"Raise --mem-fraction-static to {smallest:g} or more."
+    if demand.max_total_tokens is not None and demand.tokens_within(share_bytes(total, fraction)):
+        remedy += " Or lower --max-total-tokens."
+    return NotEnoughMemory(
+        f"Loaded weights leave no memory for the KV cache under --mem-fraction-static={fraction:g}. {sums}",
+        remedy=remedy,
+    )
+
+
+def _more_than_there_is(device: Device, demand: Demand, pool: int, within_room: int) -> NotEnoughMemory:
+    """Args: pool, within_room: tokens that would be taken, and that would fit."""
+    own = f", {_size(device.working_bytes)} of it for the process itself" if device.working_bytes else ""
+    sums = (
+        f"{_capital(device.name)} has {_size(device.total_bytes)} in total, and {device.room.bound} leaves "
+        f"{_size(device.room.size_bytes)} now{own}; {_parts(demand, pool)}."
+    )
+    if demand.max_total_tokens is not None:
+        remedy = f"Lower --max-total-tokens to {within_room} or less." if within_room else ""
+    elif within_room >= demand.least_tokens:
+        largest = _largest_fraction(device, demand, within_room)
+        lower = f"Lower --mem-fraction-static to {largest:g} or less, or give" if largest else "Give"
+        remedy = f"{lower} --max-total-tokens {within_room} or less."
+    else:
+        remedy = ""
+    return NotEnoughMemory(
+        f"Weights and KV cache would take more memory than there is. {sums}",
+        remedy=remedy or _free_memory(device, demand.least_bytes),
+    )
+
+
+def _largest_fraction(device: Device, demand: Demand, within_room: int) -> float | None:
+    """The largest share, in thousandths, whose pool fits what can be had and still serves somebody."""
+    over = demand.weights_bytes + (within_room + demand.page_size) * demand.bytes_per_token
+    largest = min(1000, (over - 1) * 1000 // device.total_bytes) / 1000
+    share = share_bytes(device.total_bytes, largest)
+    return largest if demand.tokens_within(share) >= demand.least_tokens else None
+
+
+def _free_memory(device: Device, needed_bytes: int) -> str:
+    needed = needed_bytes + device.working_bytes
+    return (
+        f"No fraction works now: {_size(needed)} are needed. End what else takes memory, give it more (a container: "
+        "raise its limit), or take a smaller model."
+    )
+
+
+def _parts(demand: Demand, tokens: int) -> str:
+    pool_bytes = tokens * demand.bytes_per_token
+    return (
+        f"weights take {_size(demand.weights_bytes)}, the KV cache {demand.bytes_per_token:,} bytes per token × "
+        f"{tokens:,} tokens wanted = {_size(pool_bytes)}, together {_size(demand.weights_bytes + pool_bytes)}"
+    )
+
+
+def _capital(name: str) -> str:
+    return f"{name[:1].upper()}{name[1:]}"
 
 
 def _size(size_bytes: int) -> str:

@@ -1,10 +1,17 @@
 """What the options ask for, joined with a model's config: how long a request may be, how much memory it all takes."""
 
-from headrace.engine.memory import MemoryPlan, machine_memory_bytes, plan_memory
+from dataclasses import replace
+
+from headrace.engine.memory import Demand, Device, MemoryPlan, machine_memory_bytes, plan_memory
 from headrace.engine.weights import ArenaPlan
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig
+from headrace.stream.library.memory_room import Room, memory_room
+
+# What the engine takes beside weights and KV cache: torch and what it allocates of its own, buffers of the transfer, a
+# step's intermediate values. Measured: docs/operations.md.
+CPU_WORKING_BYTES = 384 << 20
 
 
 class BadContextLength(HeadraceError):
@@ -26,20 +33,24 @@ def choose_context_length(options: EngineOptions, config: DecoderConfig) -> int:
 
 
 def plan_device_memory(
-    options: EngineOptions, config: DecoderConfig, arena: ArenaPlan, context_length: int, device_name: str
+    options: EngineOptions,
+    config: DecoderConfig,
+    arena: ArenaPlan,
+    context_length: int,
+    device_name: str,
+    *,
+    empty: bool = False,
 ) -> MemoryPlan:
-    """The plan for a device by its name; imports torch for "cuda". Raises NotEnoughMemory."""
-    if device_name == "cpu":
-        name, total = "the CPU", machine_memory_bytes()
-    else:
-        import torch
+    """The plan for "cpu" or "cuda"; imports torch for the latter. Raises NotEnoughMemory.
 
-        name, total = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1]
+    Args:
+        empty: plan as if nothing else took memory at this moment.
+    """
+    device = _cpu() if device_name == "cpu" else _gpu()
+    if empty:
+        device = replace(device, room=Room(device.total_bytes, device.room.bound))
     item_bytes = 4 if arena.dtype == "float32" else 2
-    return plan_memory(
-        device=name,
-        total_bytes=total,
-        fraction=options.mem_fraction_static,
+    demand = Demand(
         weights_bytes=arena.size_bytes,
         bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * item_bytes,
         context_length=context_length,
@@ -47,3 +58,15 @@ def plan_device_memory(
         max_running_requests=options.max_running_requests,
         max_total_tokens=options.max_total_tokens,
     )
+    return plan_memory(device, options.mem_fraction_static, demand)
+
+
+def _cpu() -> Device:
+    return Device("the CPU", machine_memory_bytes(), memory_room(), CPU_WORKING_BYTES)
+
+
+def _gpu() -> Device:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return Device(torch.cuda.get_device_name(), total, Room(free, "what else is on it"))

@@ -9,6 +9,8 @@ DType = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "safetensors", "runai_streamer", "dummy"]
 Verify = Literal["manifest", "auto", "require", "off"]
 
+DEFAULT_MEM_FRACTION = 0.85
+
 
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """--model-loader-extra-config: SGLang's keys for its object-store loader, and our own.
@@ -38,7 +40,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         model: the model as the user wrote it: an object-store URI or a folder.
         tokenizer_path: where the tokenizer is, if not beside the weights; a URI or a folder.
         context_length: tokens that one request may take, prompt and answer; None takes the model's own.
-        mem_fraction_static: share (0..1) of the memory that weights and KV cache may take.
+        mem_fraction_static: share (0..1) of the memory that weights and KV cache may take; None takes
+            DEFAULT_MEM_FRACTION, and less where less can be had.
         max_total_tokens: size of the KV pool in tokens; None fills the share.
         max_queued_requests: requests that may wait until they are computed; one more is refused. None: no limit.
         chunked_prefill_size: prompt tokens computed in one step at the most.
@@ -56,7 +59,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     load_format: LoadFormat = "auto"
     load_config: LoadConfig = LoadConfig()
     context_length: int | None = None
-    mem_fraction_static: float = 0.85
+    mem_fraction_static: float | None = None
     max_total_tokens: int | None = None
     max_running_requests: int = 64
     max_queued_requests: int | None = None

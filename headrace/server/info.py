@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace import __version__
+from headrace.ipc.options import DEFAULT_MEM_FRACTION
 from headrace.server.context import ServerContext
 from headrace.server.engine_client import RETRY_AFTER_S
 from headrace.server.errors import unavailable
@@ -56,7 +57,7 @@ async def server_info(request: Request) -> Response:
             "ready": client.serving,
             "device": engine.device,
             "dtype": engine.dtype,
-            "mem_fraction_static": engine.mem_fraction_static,
+            "mem_fraction_static": engine.mem_fraction_static or DEFAULT_MEM_FRACTION,
             "max_running_requests": engine.max_running_requests,
             "max_queued_requests": engine.max_queued_requests,
             "chunked_prefill_size": engine.chunked_prefill_size,

@@ -12,7 +12,7 @@ from headrace.cli.flags import add_flags
 from headrace.cli.parser import Parser, UsageError
 from headrace.cli.serve import serve_options
 from headrace.errors import HeadraceError
-from headrace.ipc.options import EngineOptions, LoadConfig
+from headrace.ipc.options import DEFAULT_MEM_FRACTION, EngineOptions, LoadConfig
 from headrace.server.options import ServeOptions
 
 
@@ -128,7 +128,7 @@ def test_the_parser_sees_all_flags_that_the_options_have() -> None:
 def test_the_defaults_in_the_help_are_the_options_own() -> None:
     defaults = {f.name: f.default for f in msgspec.structs.fields(EngineOptions)}
     defaults |= {f.name: f.default for f in msgspec.structs.fields(ServeOptions)}
-    defaults |= {"shutdown_timeout": 30, "max_body_size": "16M"}
+    defaults |= {"shutdown_timeout": 30, "max_body_size": "16M", "mem_fraction_static": DEFAULT_MEM_FRACTION}
     assert defaults["shutdown_timeout_s"] == 30
     assert defaults["max_body_bytes"] == 16 << 20
     checked = 0

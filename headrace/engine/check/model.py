@@ -82,16 +82,16 @@ def _check_memory(options: EngineOptions, config: Any, arena: Any, context_lengt
     if device is None:
         return
     plan = yield from tried(
-        "memory", lambda: plan_device_memory(options, config, arena, context_length, device)
+        "memory", lambda: plan_device_memory(options, config, arena, context_length, device, empty=True)
     )
     if plan is None:
         return
     facts = {
-        "device": plan.device,
-        "total_bytes": plan.total_bytes,
+        "device": plan.device.name,
+        "total_bytes": plan.device.total_bytes,
         "weights_bytes": plan.weights_bytes,
         "kv_tokens": plan.pool_tokens,
-        "kv_bytes": plan.pool_tokens * plan.bytes_per_token,
+        "kv_bytes": plan.kv_cache_bytes,
     }
     room = memory_room()
     if device == "cpu" and plan.weights_bytes > room.size_bytes:
