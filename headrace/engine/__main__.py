@@ -14,12 +14,12 @@ import traceback  # noqa: E402
 import msgspec  # noqa: E402
 
 from headrace.engine.startup import start  # noqa: E402
-from headrace.engine.timeline import Timeline  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.ipc.channel import EngineChannel  # noqa: E402
 from headrace.ipc.front_channel import remove_address  # noqa: E402
 from headrace.ipc.messages import LoadFailed, LogLine  # noqa: E402
 from headrace.ipc.options import EngineStart  # noqa: E402
+from headrace.ipc.timeline import Timeline  # noqa: E402
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
         target=_end_with_the_front, args=(begin.address,), name="front-watch", daemon=True
     ).start()
     channel = EngineChannel(begin.address)
-    timeline = Timeline(_STARTED)
+    timeline = Timeline(_STARTED if begin.executed_s is None else begin.executed_s)
     timeline.add("start interpreter and imports", 0.0, timeline.now())
     try:
         engine = start(begin.options, channel.send, timeline)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headrace.engine.timeline import Timeline
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
+from headrace.ipc.timeline import Timeline
 from headrace.models.decoder.fields import read_token_ids
 from headrace.source.cache import MetadataCache
 from headrace.source.files import (

@@ -13,11 +13,12 @@ from headrace.engine.device import BadDevice, choose_device, choose_dtype, set_t
 from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.load_settings import load_settings
 from headrace.engine.memory import MemoryPlan
+from headrace.engine.served import Served
 from headrace.engine.sizing import choose_context_length, plan_device_memory
-from headrace.engine.timeline import Timeline
 from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
 from headrace.ipc.messages import EngineMessage, LoadProgress, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions
+from headrace.ipc.timeline import Timeline
 from headrace.models.decoder.config import DecoderConfig
 from headrace.models.registry import family_of, forward_class, layout_of, read_config
 from headrace.source.files import CONFIG_NAME, GENERATION_CONFIG_NAME, MANIFEST_NAME
@@ -225,6 +226,17 @@ def _start(options: EngineOptions, report: _Report, timeline: Timeline) -> tuple
         pool_tokens=load.memory.pool_tokens,
         eos_token_ids=eos_token_ids(load.checkpoint),
         device=device,
+        served=Served(
+            model=options.model,
+            family=family_of(load.checkpoint.config),
+            config=load.config,
+            context_length=load.context_length,
+            items=tuple(shard.item for shard in load.checkpoint.shards),
+            arena_plan=load.arena_plan,
+            arena=load.arena if load.device == "cpu" else None,
+            parameters=parameters,
+            cache=cache,
+        ),
     )
     if not options.skip_server_warmup:
         with timeline.phase("warm up"):

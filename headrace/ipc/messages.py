@@ -130,7 +130,7 @@ FrontMessage = Generate | Abort | FlushCache | UpdateWeights | ReleaseMemory | R
 
 
 class PhaseTime(msgspec.Struct, frozen=True):
-    """One row of the start-up table: seconds since the engine process began."""
+    """One row of the start-up table: seconds since the engine process was started."""
 
     name: str
     start_s: float

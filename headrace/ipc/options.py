@@ -78,7 +78,12 @@ class EngineStart(msgspec.Struct, frozen=True):
     """The one line of JSON that an engine process reads from its standard input when it starts.
 
     The front keeps that pipe open for as long as the engine may live: its end (EOF) ends the engine.
+
+    Attributes:
+        executed_s: time.monotonic() just before the engine's exec: from there its phases are counted. None: from its
+            own first instruction.
     """
 
     address: str
     options: EngineOptions
+    executed_s: float | None = None

@@ -13,7 +13,6 @@ from safetensors import safe_open
 from headrace.engine.engine import Engine
 from headrace.engine.request import Request
 from headrace.engine.startup import start
-from headrace.engine.timeline import Timeline
 from headrace.ipc.messages import (
     Abort,
     EngineMessage,
@@ -23,6 +22,7 @@ from headrace.ipc.messages import (
     TokenOutput,
 )
 from headrace.ipc.options import EngineOptions, LoadConfig
+from headrace.ipc.timeline import Timeline
 from headrace.models.decoder.parameters import DecoderParameters, arrange
 from headrace.models.registry import layout_of, read_config
 from tests.tiny_models import fill

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from headrace.engine.checkpoint import eos_token_ids, open_checkpoint
-from headrace.engine.timeline import Timeline
 from headrace.engine.weights import WrongTensors
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
+from headrace.ipc.timeline import Timeline
 from headrace.models.errors import InvalidConfig
 from tests.engine.harness import ask, start_engine
 from tests.models.harness import theirs_greedy

@@ -11,9 +11,9 @@ import torch
 
 from headrace.engine import startup
 from headrace.engine.startup import start
-from headrace.engine.timeline import Timeline
 from headrace.ipc.messages import EngineMessage, LoadFailed, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions, LoadConfig
+from headrace.ipc.timeline import Timeline
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
 from headrace.store.errors import Changed

@@ -1,4 +1,4 @@
-"""What took how long from the engine's start: the rows of the start-up table."""
+"""What took how long from some moment on: the rows of the start-up table, in the engine and in the front."""
 
 import contextlib
 import threading

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from headrace.engine.timeline import Timeline
 from headrace.ipc.messages import PhaseTime
+from headrace.ipc.timeline import Timeline
 
 
 def test_phases_come_in_the_order_of_their_start_not_of_their_end() -> None:
