@@ -85,7 +85,7 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
         if at == end:
             continue
         if pieces and (pieces[-1].end != at or pieces[-1].shard != placement.shard):
-            chunks.append(_chunk(pieces))
+            chunks.append(chunk_of(pieces))
             pieces = []
         begin = pieces[0].start if pieces else at
         if end - begin <= chunk_bytes:
@@ -96,14 +96,14 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
             room = max(chunk_bytes - (at - begin), 0)
             room -= room % unit
             if room == 0 and pieces:
-                chunks.append(_chunk(pieces))
+                chunks.append(chunk_of(pieces))
                 pieces, begin = [], at
                 continue
             cut = min(end, at + max(room, unit))
             pieces.append(part(placement, at, cut))
             at = cut
     if pieces:
-        chunks.append(_chunk(pieces))
+        chunks.append(chunk_of(pieces))
     return ReadPlan(tuple(chunks), sum(groups.values()), groups)
 
 
@@ -129,7 +129,7 @@ def split(chunk: Chunk, first_bytes: int) -> tuple[Chunk, Chunk | None]:
                 head.append(part(piece, piece.start, middle))
             if middle < piece.end:
                 tail.append(part(piece, middle, piece.end))
-    return _chunk(head), _chunk(tail) if tail else None
+    return chunk_of(head), chunk_of(tail) if tail else None
 
 
 def unit_bytes(piece: Placement) -> int:
@@ -173,5 +173,6 @@ def part(placement: Placement, start: int, end: int) -> Placement:
     )
 
 
-def _chunk(pieces: list[Placement]) -> Chunk:
+def chunk_of(pieces: Sequence[Placement]) -> Chunk:
+    """Adjacent pieces of one object as one read."""
     return Chunk(pieces[0].shard, pieces[0].start, pieces[-1].end, tuple(pieces))

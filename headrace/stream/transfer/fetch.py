@@ -26,7 +26,7 @@ from headrace.stream.transfer.landing import settle, views_of
 from headrace.stream.transfer.ledger import Cancelled
 from headrace.stream.transfer.limited import Interrupted
 from headrace.stream.transfer.rate import median
-from headrace.stream.transfer.tasks import Read, Second, Task
+from headrace.stream.transfer.tasks import SHORTEST_CHUNK_BYTES, Read, Second, Task
 
 
 def work(crew: Crew, worker: Worker) -> None:
@@ -65,7 +65,7 @@ def _fetch(crew: Crew, worker: Worker, task: Task) -> None:
     with crew.ledger.lock:
         del crew.tasks[worker.number]
         worker.read = None
-        crew.ledger.complete(task.chunk.end - task.chunk.start, groups)
+        crew.ledger.complete(task.chunk.end - task.chunk.start, groups, task.chunk)
         if crew.ledger.over.is_set():
             crew.work.notify_all()
 
@@ -101,7 +101,9 @@ def _begin(crew: Crew, task: Task) -> Read:
         task.views = views_of(task.runs, crew.memory, scratch)
         interrupted = threading.Event()
         target = new_target(crew, task.views, interrupted)
-        task.read = Read(crew.items[task.chunk.shard], task.chunk.start, target, interrupted)
+        # One that is short for its haste takes as long as a round trip: that says nothing of a connection's rate.
+        is_typical = not task.hastened or target.size >= SHORTEST_CHUNK_BYTES
+        task.read = Read(crew.items[task.chunk.shard], task.chunk.start, target, interrupted, is_typical)
     return task.read
 
 
@@ -137,7 +139,7 @@ def _request(crew: Crew, worker: Worker, read: Read) -> None:
             read.busy = False
     with ledger.lock:
         seconds = ledger.clock() - read.since_s
-        if read.at_first == 0 and seconds > 0:
+        if read.is_typical and read.at_first == 0 and seconds > 0:
             crew.rates.append(read.target.size / seconds)
             crew.queue.rate = median(crew.rates)
 

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headrace.errors import HeadraceError
 from headrace.stream.plan import Chunk, ReadPlan
+from headrace.stream.transfer.hasten import ByteRange, overlap_bytes
 from headrace.stream.transfer.progress import Progress
 
 
@@ -35,16 +36,36 @@ class Ledger:
         self.started = clock()
         self._news = threading.Condition(self.lock)
         self._left = dict(plan.groups)
+        self._watched: dict[int, Sequence[ByteRange]] = {}
+        self._next_watch = min([0, *plan.groups]) - 1
         self._groups_total = len(plan.groups)
         self._finished = [group for group, size in plan.groups.items() if size == 0]
         self._ended: float | None = None
         if not plan.bytes_total:
             self._end()
 
-    def complete(self, size: int, groups: Mapping[int, int]) -> None:
-        """So many bytes are in place, so many of each of these groups."""
+    def watch(self, ranges: Sequence[ByteRange], missing: int) -> int:
+        """A number by which `wait_group` waits for these ranges, of which so many bytes are not in place yet.
+
+        It is none of the plan's groups, and `finished_groups` does not tell of it.
+        """
+        with self.lock:
+            number = self._next_watch
+            self._next_watch -= 1
+            if missing:
+                self._left[number] = missing
+                self._watched[number] = ranges
+            return number
+
+    def complete(self, size: int, groups: Mapping[int, int], chunk: Chunk | None = None) -> None:
+        """So many bytes are in place, so many of each of these groups; those of `chunk`, where ranges may be watched."""
         with self.lock:
             self.bytes_done += size
+            if chunk is not None:
+                for number, ranges in list(self._watched.items()):
+                    self._left[number] -= overlap_bytes(chunk, ranges)
+                    if self._left[number] == 0:
+                        del self._watched[number]
             for group, count in groups.items():
                 left = self._left[group] = self._left[group] - count
                 if left == 0:
@@ -77,12 +98,20 @@ class Ledger:
         self._ended = self.clock()
         self.over.set()
 
-    def wait_group(self, group: int) -> None:
-        """Return when all bytes of the group are in place. Raises what ended the transfer before."""
+    def wait_group(self, group: int, timeout_s: float | None = None) -> bool:
+        """Whether all bytes of the group are in place, now or within `timeout_s`; None waits for as long as it takes.
+
+        Raises what ended the transfer before.
+        """
         with self.lock:
-            self._news.wait_for(lambda: self.failure is not None or not self._left.get(group))
-            if self._left.get(group) and self.failure is not None:
+            if not self._left.get(group):
+                return True
+            self._news.wait_for(lambda: self.failure is not None or not self._left.get(group), timeout_s)
+            if not self._left.get(group):
+                return True
+            if self.failure is not None:
                 raise self.failure
+            return False
 
     def finished_groups(self) -> Iterator[int]:
         """Each group once, in the order in which they are complete. Raises what ended the transfer before the last."""

@@ -148,7 +148,7 @@ class Overseer:
             scratch = crew.staging.take(missing)
             interrupted = threading.Event()
             target = new_target(crew, [memoryview(scratch)[:missing]], interrupted)
-            copy = Read(read.item, read.start + offset, target, interrupted)
+            copy = Read(read.item, read.start + offset, target, interrupted, read.is_typical)
             task.second = Second(task, slow.number, offset, scratch, copy)
             crew.seconds.append(task.second)
             crew.ledger.hedges += 1

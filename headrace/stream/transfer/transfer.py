@@ -5,7 +5,7 @@ after them, ledger.py who is told what.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Thread
 
 from headrace.source.objects import ObjectInfo
@@ -14,6 +14,7 @@ from headrace.stream.plan import ReadPlan
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.budget import PROCESS_BUDGET, ConnectionBudget
 from headrace.stream.transfer.crew import Crew, end, under_way
+from headrace.stream.transfer.hasten import ByteRange, joined, overlap_bytes
 from headrace.stream.transfer.ledger import Cancelled, DeadlineExceeded, Ledger
 from headrace.stream.transfer.limited import Limiter
 from headrace.stream.transfer.memory import memory_of
@@ -118,9 +119,29 @@ class Transfer:
         """Each group's number once, as it completes; those without bytes first. Raises what ended the transfer."""
         return self._ledger.finished_groups()
 
-    def wait_group(self, group: int) -> None:
-        """Return when every byte of the group is in place. Raises what ended the transfer."""
-        self._ledger.wait_group(group)
+    def hasten(self, ranges: Iterable[ByteRange]) -> int:
+        """Read these bytes before all that nobody has begun to read; the number by which `wait_group` waits for them.
+
+        Each byte is still read once and goes where the plan says, and its group is complete when the plan's group is.
+        Not for a transfer with a gate or a share.
+        """
+        wanted = joined(ranges)
+        with self._ledger.lock:
+            missing = self._crew.queue.hasten(wanted)
+            missing += sum(overlap_bytes(task.chunk, wanted) for task in self._crew.tasks.values())
+            self._crew.work.notify()
+            return self._ledger.watch(wanted, missing)
+
+    def wait_group(self, group: int, timeout_s: float | None = None) -> bool:
+        """Whether every byte of the group is in place, now or within `timeout_s` (None: as long as it takes).
+
+        A group that is there is not waited for. Raises what ended the transfer before.
+        """
+        return self._ledger.wait_group(group, timeout_s)
+
+    def wait_end(self, timeout_s: float | None = None) -> bool:
+        """Whether nothing is read any more, since all is there or something ended it, now or within `timeout_s`."""
+        return self._ledger.over.wait(timeout_s)
 
     def wait(self) -> None:
         """Return when every byte is in place and no thread can still write. Raises what ended it."""
