@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -22,16 +23,23 @@ from headrace.ipc.messages import (
     FlushCache,
     FrontMessage,
     Generate,
+    ReleaseMemory,
     RequestFailed,
+    ResumeMemory,
     SamplingParams,
     StepOutput,
     Stop,
     TokenLogprob,
     TokenOutput,
+    UpdateWeights,
 )
 from headrace.ipc.options import EngineOptions
 from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
+
+if TYPE_CHECKING:
+    from headrace.engine.served import Served
+    from headrace.engine.weight_change import WeightChanges
 
 _WARM_UP_TOKENS = 16
 
@@ -48,8 +56,10 @@ class Engine:
         pool_tokens: int,
         eos_token_ids: tuple[int, ...],
         device: torch.device,
+        served: "Served | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`served`: what the model came from, without which its weights cannot be changed."""
         self.scheduler = Scheduler(
             PagePool(pool_tokens // options.page_size, options.page_size),
             max_running_requests=options.max_running_requests,
@@ -65,6 +75,8 @@ class Engine:
         self._pace = PrefillPace(min(options.chunked_prefill_size, options.max_prefill_tokens))
         self._prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self._clock = clock
+        self._served = served
+        self._changes: WeightChanges | None = None  # made, and imported, when they are first asked for
 
     def warm_up(self) -> None:
         """A real prefill and a real decode, so that the first request finds every kernel ready."""
@@ -81,9 +93,16 @@ class Engine:
         Raises:
             Exception: what a step raised; every request has been failed before.
         """
+        try:
+            self._serve(channel)
+        finally:
+            if self._changes is not None:
+                self._changes.close()
+
+    def _serve(self, channel: EngineChannel) -> None:
         meter = LoadMeter(self.scheduler, self._clock)
         while True:
-            message = channel.receive(0 if self.scheduler.has_work else None)
+            message = channel.receive(0 if self.scheduler.has_work else self._wait_s())
             while message is not None:
                 if isinstance(message, Stop):
                     return
@@ -91,6 +110,10 @@ class Engine:
                 if answer is not None:
                     channel.send(answer)
                 message = channel.receive(0)
+            if self._changes is not None:
+                for news in self._changes.advance():
+                    channel.send(news)
+                self._changes.raise_if_lost()
             if not self.scheduler.has_work:
                 if load := meter.news():
                     channel.send(load)
@@ -145,7 +168,7 @@ class Engine:
         return answers
 
     def take(self, message: FrontMessage) -> EngineMessage | None:
-        """Queue, abort or flush; what to answer at once, if anything."""
+        """Queue, abort, flush, or begin a change of weights; what to answer at once, if anything."""
         match message:
             case Generate():
                 return self._queue(message)
@@ -160,11 +183,43 @@ class Engine:
                     False,
                     f"The prefix cache is kept while there are requests ({running} now). Ask again later.",
                 )
+            case UpdateWeights() | ReleaseMemory() | ResumeMemory():
+                return self._changes_of_weights().begin(message)
         return None
+
+    def _changes_of_weights(self) -> "WeightChanges":
+        if self._changes is None:
+            from headrace.engine.weight_change import WeightChanges
+
+            assert self._served is not None
+            self._changes = WeightChanges(self, self._served)
+        return self._changes
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for a message while there is nothing to compute; None: until one comes."""
+        return self._changes.wait_s if self._changes is not None else None
+
+    def use(self, model: DecoderModel, eos_token_ids: tuple[int, ...]) -> None:
+        """Compute with another model of the same shape from the next step on. Nothing may be running."""
+        assert self.scheduler.running_count == 0
+        self.runner.model = model
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._sampler.end_at(self._eos_token_ids)
+
+    def fail_all(self, status: int, code: str, text: str) -> list[RequestFailed]:
+        """End every request without an answer; what their askers are to be told."""
+        failures: list[RequestFailed] = []
+        for request in self.scheduler.requests():
+            self.scheduler.abort(request.rid)
+            self._forget(request.rid)
+            failures.append(RequestFailed(request.rid, status, code, text))
+        return failures
 
     def _queue(self, message: Generate) -> RequestFailed | None:
         priority = message.priority if self.options.enable_priority_scheduling else 0
         request = Request(message.rid, message.input_ids, message.sampling, priority)
+        if self._changes is not None and (missing := self._changes.missing()):
+            return RequestFailed(message.rid, 503, "memory_released", missing)
         if not self.scheduler.fits(request):
             return RequestFailed(
                 message.rid,

@@ -4,7 +4,12 @@ import heapq
 
 
 class PagePool:
-    """A fixed number of pages of `page_size` tokens each; page p holds slots [p·size, (p + 1)·size)."""
+    """A fixed number of pages of `page_size` tokens each; page p holds slots [p·size, (p + 1)·size).
+
+    Attributes:
+        used_count: pages that were ever held, since the pool was made or `forget_use`: page 0 and on. The others'
+            memory is untouched.
+    """
 
     def __init__(self, page_count: int, page_size: int) -> None:
         assert page_count > 0 and page_size > 0
@@ -12,6 +17,7 @@ class PagePool:
         self.page_size = page_size
         self._free = list(range(page_count))  # a heap
         self._held: set[int] = set()
+        self.used_count = 0
 
     @property
     def free_count(self) -> int:
@@ -31,7 +37,14 @@ class PagePool:
         assert 0 <= count <= len(self._free), f"{count} pages asked for, {len(self._free)} are free"
         pages = [heapq.heappop(self._free) for _ in range(count)]
         self._held.update(pages)
+        if pages:
+            self.used_count = max(self.used_count, pages[-1] + 1)
         return pages
+
+    def forget_use(self) -> None:
+        """The memory of all pages was given back to the system. None may be held."""
+        assert not self._held
+        self.used_count = 0
 
     def release(self, pages: list[int]) -> None:
         """Give pages back. A page that is not held is a defect."""

@@ -1,7 +1,9 @@
 """torch tensors over arena memory: parameters and the KV cache."""
 
+import ctypes
 import mmap
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -53,3 +55,35 @@ def make_cache(
         return torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(dtype).view(shape)
 
     return KVCache(tuple(one() for _ in range(layers)), tuple(one() for _ in range(layers)))
+
+
+def give_back(tensors: Iterable[torch.Tensor]) -> None:
+    """Let the system have the tensors' memory again; they stay as they are, with nothing in them.
+
+    On the CPU the whole pages in each become zeros that take no memory until they are written to. On a device they
+    cannot be used until `take_again`.
+    """
+    on_device = False
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            tensor.untyped_storage().resize_(0)
+            on_device = True
+            continue
+        start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (tensor.data_ptr() + tensor.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        if size > 0 and _libc.madvise(start, size, mmap.MADV_DONTNEED):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if on_device:
+        torch.cuda.empty_cache()
+
+
+def take_again(tensors: Iterable[torch.Tensor]) -> None:
+    """Memory for what `give_back` took it from; what is in it is left open. On the CPU there is nothing to do."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            tensor.untyped_storage().resize_(tensor.nbytes)
+
+
+# For memory of which only torch knows where it is.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

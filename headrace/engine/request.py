@@ -35,6 +35,11 @@ class Request:
     cached_tokens: int | None = None
 
     @property
+    def has_begun(self) -> bool:
+        """It was admitted, if only to lose its place again."""
+        return self.cached_tokens is not None
+
+    @property
     def length(self) -> int:
         """Tokens so far, prompt and output."""
         return len(self.prompt) + len(self.output)

@@ -84,6 +84,10 @@ class Sampler:
         self._eos_token_ids = eos_token_ids
         self._streams: dict[str, _Stream] = {}
 
+    def end_at(self, eos_token_ids: frozenset[int]) -> None:
+        """Other ends of sequence, for requests to come."""
+        self._eos_token_ids = eos_token_ids
+
     def forget(self, rid: str) -> None:
         """Drop a request's random stream and penalties."""
         self._streams.pop(rid, None)

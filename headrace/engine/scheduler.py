@@ -42,13 +42,16 @@ class Scheduler:
         self._arrivals = 0
         self._retractions = 0
         self._somebody_waits = False  # the last plan left requests in the queue
+        self._holding = False
 
     # ---- state
 
     @property
     def has_work(self) -> bool:
         """Whether `plan` would give a step with something in it."""
-        return bool(self._waiting or self._running)
+        if self._running or not self._holding:
+            return bool(self._running or self._waiting)
+        return any(request.has_begun for request in self._waiting)
 
     @property
     def has_decodes(self) -> bool:
@@ -86,6 +89,14 @@ class Scheduler:
 
     # ---- what the engine is told
 
+    def hold(self) -> None:
+        """Admit only requests that have begun, also those that were retracted, until `let_in`: all others wait."""
+        self._holding = True
+
+    def let_in(self) -> None:
+        """Admit everybody again."""
+        self._holding = False
+
     def fits(self, request: Request) -> bool:
         """Whether the request could run in an empty pool."""
         return self.pool.pages_for(request.most_tokens) <= self.pool.page_count
@@ -116,18 +127,23 @@ class Scheduler:
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, and nothing done, while there are requests."""
-        if self.has_work:
+        if self._running or self._waiting:
             return False
+        self.forget_prefixes()
+        return True
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache. Nothing may be running; who waits computes all of its prompt."""
+        assert not self._running
         if self._tree is not None:
             self.pool.release(self._tree.evict(self._tree.page_count))
-        return True
 
     # ---- a step
 
     def plan(self, prefill_budget: int) -> Step:
         """Choose the next step's work, with `prefill_budget` prompt tokens at the most, and take pages for it.
 
-        Gives a step with work whenever there are requests.
+        Gives a step with work whenever `has_work`.
         """
         assert prefill_budget > 0
         decodes: list[Request] = []
@@ -196,6 +212,8 @@ class Scheduler:
         for request in list(self._waiting):
             if budget == 0 or len(self._running) >= self._most_running:
                 break
+            if self._holding and not request.has_begun:
+                continue
             node = self._match(request)
             if self._sibling_is_computing(request, node):
                 continue  # most of its prompt will be in the cache soon; others may pass

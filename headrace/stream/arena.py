@@ -22,3 +22,7 @@ class Arena:
     def size_bytes(self) -> int:
         """Its size."""
         return len(self.view)
+
+    def give_back(self) -> None:
+        """Let the system have the pages again; until they are written to they are zeros, and take no memory."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
