@@ -7,6 +7,9 @@ is one contiguous byte range of the parameter.
 
 from dataclasses import dataclass
 
+# What a forward pass asks for, in place of a group, before it looks up its tokens' rows of the embedding.
+EMBEDDED_ROWS = -1
+
 
 @dataclass(frozen=True, slots=True)
 class SourceTensor:
@@ -24,9 +27,10 @@ class ParameterSpec:
         name: its name in the running model, e.g. "layers.0.qkv_proj.weight".
         shape: its shape; sources are stacked along dimension 0 and fill it exactly.
         sources: the checkpoint tensors, in row order.
-        group: what must be there together before a step of the forward pass can run; groups are loaded in
-            ascending order: 0 is the embedding, 1 + i is decoder layer i, the last holds the final norm and
-            an untied head.
+        group: what must be there together before a part of the forward pass can run; groups are loaded in
+            ascending order, but for rows of the embedding that a prompt waits for. i is decoder layer i, the last
+            holds the final norm and the head. The embedding's table is in the last group too where it is the head,
+            and in a group of its own before that where it is not: a step needs but the rows of its tokens.
     """
 
     name: str
@@ -41,9 +45,11 @@ class Layout:
 
     Attributes:
         parameters: in load order (ascending group).
+        embedding: the name of the parameter of which a step needs only its tokens' rows, unless it is the head too.
         ignored: regular expressions (full match) of checkpoint tensors that may be present and are not read:
             a tied model's lm_head.weight, rotary inv_freq. Any other tensor that no parameter takes is an error.
     """
 
     parameters: tuple[ParameterSpec, ...]
+    embedding: str
     ignored: tuple[str, ...] = ()

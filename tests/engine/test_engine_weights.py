@@ -44,6 +44,7 @@ LAYOUT = Layout(
         parameter("qkv", 1, q=(3, 4), k=(2, 4), v=(2, 4)),
         parameter("norm", 2, n=(4,)),
     ),
+    embedding="embed",
     ignored=(r"head", r"layers\.\d+\.inv_freq"),
 )
 WHOLE: Shapes = {"e": (6, 4), "q": (3, 4), "k": (2, 4), "v": (2, 4), "n": (4,)}
@@ -112,7 +113,8 @@ def test_placements_cover_every_parameter_once_without_touching_another(data: st
         tuple(
             parameter(f"p{i}", i, **{f"s{i}_{j}": (count, columns) for j, count in enumerate(counts)})
             for i, counts in enumerate(rows)
-        )
+        ),
+        embedding="p0",
     )
     sources = {source.name: source.shape for spec in layout.parameters for source in spec.sources}
     names = data.draw(st.permutations(sorted(sources)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headrace.models.layout import Layout
-from headrace.models.registry import layout_of
+from headrace.models.registry import FAMILIES, layout_of
 from tests.tiny_models import checkpoint_tensors, config_json, fill, make_tiny, parameters_of
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -60,14 +60,27 @@ def test_a_tied_model_whose_file_names_only_the_head_takes_its_embedding_from_th
     assert "model.embed_tokens.weight" not in names
 
 
-def test_groups_ascend_from_the_embedding_through_the_layers_to_the_head() -> None:
-    layout = layout_of(config_json(make_tiny("llama")))
+@pytest.mark.parametrize(
+    ("tied", "after_the_layers"),
+    [
+        (False, {3: ["embed_tokens.weight"], 4: ["norm.weight", "lm_head.weight"]}),
+        (True, {3: ["norm.weight", "embed_tokens.weight"]}),
+    ],
+    ids=["untied", "tied"],
+)
+@pytest.mark.parametrize("family", FAMILIES.values())
+def test_groups_ascend_through_the_layers_to_the_embedding_and_the_head(
+    family: str, tied: bool, after_the_layers: dict[int, list[str]]
+) -> None:
+    layout = layout_of(config_json(make_tiny(family, tie_word_embeddings=tied)))
     groups = [spec.group for spec in layout.parameters]
     assert groups == sorted(groups)
     by_group = {group: [spec.name for spec in layout.parameters if spec.group == group] for group in groups}
-    assert by_group[0] == ["embed_tokens.weight"]
-    assert all(name.startswith("layers.1.") for name in by_group[2])
-    assert by_group[4] == ["norm.weight", "lm_head.weight"]
+    for layer in range(3):
+        names = by_group.pop(layer)
+        assert names and all(name.startswith(f"layers.{layer}.") for name in names)
+    assert by_group == after_the_layers
+    assert layout.embedding == "embed_tokens.weight"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 
 from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
+from headrace.models.layout import EMBEDDED_ROWS
 from headrace.models.registry import layout_of
 from tests.models.harness import Request, empty_cache, greedy, ours, step, theirs_greedy, theirs_logits
 from tests.models.options import SLIDING, Fields
@@ -124,8 +125,9 @@ def test_what_lies_in_a_padding_slot_reaches_nobody(dtype: torch.dtype, poison: 
     assert torch.equal(last_logits(poisoned), last_logits(clean))
 
 
-def test_each_group_is_asked_for_before_it_is_read() -> None:
-    model = make_tiny("llama")
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_each_group_is_asked_for_before_it_is_read(tied: bool) -> None:
+    model = make_tiny("llama", tie_word_embeddings=tied)
     complete = ours(model)
     ids = random_ids(model, 10, seed=8)
     expected = step(complete, empty_cache(complete, 10), prefills=[(Request(torch.arange(10)), ids)])
@@ -136,6 +138,8 @@ def test_each_group_is_asked_for_before_it_is_read() -> None:
 
     def arrive(group: int) -> None:
         arrived.append(group)
+        if group == EMBEDDED_ROWS:
+            parameters[layout.embedding][ids] = parameters_of(model)[layout.embedding][ids]
         for spec in layout.parameters:
             if spec.group == group:
                 parameters[spec.name].copy_(parameters_of(model)[spec.name])
@@ -143,5 +147,18 @@ def test_each_group_is_asked_for_before_it_is_read() -> None:
     loading = DecoderModel(complete.config, parameters)
     cache = empty_cache(loading, 10)
     logits = step(loading, cache, prefills=[(Request(torch.arange(10)), ids)], before_group=arrive)
-    assert arrived == [0, 1, 2, 3, 4]
+    assert arrived == [EMBEDDED_ROWS, 0, 1, 2, 3 if tied else 4]
     assert torch.equal(logits, expected)
+
+
+def test_a_step_without_logits_does_not_ask_for_the_head() -> None:
+    decoder = ours(make_tiny("llama"))
+    asked: list[int] = []
+    request = Request(torch.arange(4))
+    ids = [5, 6, 7, 8]
+    logits = step(
+        decoder, empty_cache(decoder, 4), prefills=[(request, ids)], rows="none", before_group=asked.append
+    )
+    assert logits.shape == (0, decoder.config.vocab_size)
+    assert logits.dtype == torch.float32
+    assert asked == [EMBEDDED_ROWS, 0, 1, 2]

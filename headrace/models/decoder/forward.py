@@ -13,9 +13,10 @@ from headrace.models.decoder.arithmetic import FASTEST, Arithmetic
 from headrace.models.decoder.config import DecoderConfig
 from headrace.models.decoder.frequencies import frequencies_by_length, inverse_frequencies
 from headrace.models.decoder.layer_parts import LayerParts, native_parts, reference_parts
-from headrace.models.decoder.layout import decoder_layout
+from headrace.models.decoder.layout import decoder_layout, head_group
 from headrace.models.decoder.parameters import arrange, check_parameters
 from headrace.models.decoder.step import attend, prepare_step, sequence_lengths
+from headrace.models.layout import EMBEDDED_ROWS
 
 
 class DecoderModel:
@@ -51,17 +52,19 @@ class DecoderModel:
         """The logits of the wanted rows, float32 [wanted, vocab_size]; writes the step's keys and values to `cache`.
 
         `before_group(g)` is called before anything of parameter group g is read, so that the first steps can
-        run while later groups are still on their way. The caller is in torch.inference_mode.
+        run while later groups are still on their way; `before_group(EMBEDDED_ROWS)` before the embedding's rows of
+        `input_ids` are. What it raises leaves nothing behind but keys and values in the step's own slots. The last
+        group is not asked for where no logits are wanted. The caller is in torch.inference_mode.
         """
         reach = before_group or _everything_is_there
         cos, sin = self._angles(batch)
         step = prepare_step(batch, cos, sin, self._windows, self.arithmetic)
-        reach(0)
+        reach(EMBEDDED_ROWS)
         hidden = functional.embedding(batch.input_ids, self.parameters.embedding)
         last = len(self.parameters.layers) - 1
         layers = self._layers_for(hidden.shape[0])
         for index, layer in enumerate(layers):
-            reach(index + 1)
+            reach(index)
             keys, values = cache.keys[index], cache.values[index]
             query = layer.before(hidden, cos, sin, step.write_slots, keys, values)
             attended = attend(step.attention[self.config.windows[index]], query, keys, values)
@@ -69,7 +72,9 @@ class DecoderModel:
                 # What follows the last attention serves only the logits.
                 attended, hidden = attended[batch.logit_rows], hidden[batch.logit_rows]
             layer.after(attended, hidden)
-        reach(last + 2)
+        if not hidden.shape[0]:
+            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+        reach(head_group(self.config))
         return self._logits(hidden)
 
     def _layers_for(self, rows: int) -> tuple[LayerParts, ...]:

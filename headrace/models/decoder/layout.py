@@ -9,28 +9,35 @@ import re
 from headrace.models.decoder.config import HEAD_WEIGHT, DecoderConfig
 from headrace.models.layout import Layout, ParameterSpec, SourceTensor
 
+EMBEDDING = "embed_tokens.weight"
 ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 
 
 def decoder_layout(config: DecoderConfig) -> Layout:
-    """The whole model, in load order: embedding, layers, final norm, head."""
+    """The whole model, in load order: layers, an untied embedding, final norm, head."""
     vocabulary = (config.vocab_size, config.hidden_size)
-    last = config.num_layers + 1
-    parameters = [_single("embed_tokens.weight", config.embedding_tensor, vocabulary, 0)]
-    for index in range(config.num_layers):
-        parameters += _layer(config, index)
-    parameters.append(_single("norm.weight", "model.norm.weight", (config.hidden_size,), last))
+    table = config.num_layers
+    last = head_group(config)
+    parameters = [spec for index in range(config.num_layers) for spec in _layer(config, index)]
+    norm = _single("norm.weight", "model.norm.weight", (config.hidden_size,), last)
+    embedding = _single(EMBEDDING, config.embedding_tensor, vocabulary, table)
     ignored = [ROTARY_BUFFERS]
     if config.tie_word_embeddings:
+        parameters += [norm, embedding]
         ignored.append(re.escape(HEAD_WEIGHT))
     else:
-        parameters.append(_single("lm_head.weight", HEAD_WEIGHT, vocabulary, last))
-    return Layout(parameters=tuple(parameters), ignored=tuple(ignored))
+        parameters += [embedding, norm, _single("lm_head.weight", HEAD_WEIGHT, vocabulary, last)]
+    return Layout(parameters=tuple(parameters), embedding=EMBEDDING, ignored=tuple(ignored))
+
+
+def head_group(config: DecoderConfig) -> int:
+    """The last group: final norm and head."""
+    return config.num_layers + (0 if config.tie_word_embeddings else 1)
 
 
 def _layer(config: DecoderConfig, index: int) -> list[ParameterSpec]:
     """One decoder layer, in the order in which the forward pass uses it."""
-    name, source, group = f"layers.{index}", f"model.layers.{index}", index + 1
+    name, source, group = f"layers.{index}", f"model.layers.{index}", index
     hidden, inner = config.hidden_size, config.intermediate_size
     query, shared = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     attention = f"{source}.self_attn"

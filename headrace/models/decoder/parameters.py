@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from headrace.models.decoder.config import DecoderConfig
+from headrace.models.decoder.layout import EMBEDDING
 from headrace.models.errors import MissingParameter
 from headrace.models.layout import Layout
 
@@ -60,7 +61,7 @@ def check_parameters(layout: Layout, parameters: Mapping[str, torch.Tensor]) -> 
 
 def arrange(config: DecoderConfig, parameters: Mapping[str, torch.Tensor]) -> DecoderParameters:
     """The same tensors, not copied, where `check_parameters` found nothing missing."""
-    embedding = parameters["embed_tokens.weight"]
+    embedding = parameters[EMBEDDING]
     return DecoderParameters(
         embedding=embedding,
         layers=tuple(_layer(f"layers.{index}", parameters) for index in range(config.num_layers)),
