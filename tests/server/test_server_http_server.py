@@ -24,7 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, ask: Callable[[httpx.AsyncClient], Awai
 
     async def main() -> None:
         with bind("127.0.0.1", 0) as listener:
-            url = "http://127.0.0.1:%d" % listener.getsockname()[1]
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             server = HttpServer(uvicorn.Config(hello, lifespan="off", log_config=None))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             async with httpx.AsyncClient(base_url=url) as client:
