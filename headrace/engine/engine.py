@@ -1,6 +1,7 @@
 """The step loop: messages in, a forward pass, tokens out. Blocks while there is nothing to do."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ from headrace.engine.kv_pool import PagePool
 from headrace.engine.load_meter import LoadMeter
 from headrace.engine.logprobs import token_logprobs
 from headrace.engine.pace import PrefillPace
-from headrace.engine.request import Request
+from headrace.engine.request import Request, Step
 from headrace.engine.runner import Runner, ScoredRows
 from headrace.engine.sampler import BrokenLogits, Sampler
 from headrace.engine.scheduler import Scheduler
-from headrace.ipc.channel import EngineChannel
+from headrace.engine.shared_channel import Channel
 from headrace.ipc.messages import (
     Abort,
     CacheFlushed,
@@ -38,6 +39,7 @@ from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
 
 if TYPE_CHECKING:
+    from headrace.engine.arriving import Arriving
     from headrace.engine.served import Served
     from headrace.engine.weight_change import WeightChanges
 
@@ -45,7 +47,11 @@ _WARM_UP_TOKENS = 16
 
 
 class Engine:
-    """One model with everything that makes tokens. One thread owns it."""
+    """One model with everything that makes tokens. One thread owns it.
+
+    Attributes:
+        postponed: messages that came before the model was loaded and were to wait for that: `serve` takes them first.
+    """
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class Engine:
         self._clock = clock
         self._served = served
         self._changes: WeightChanges | None = None  # made, and imported, when they are first asked for
+        self.postponed: deque[FrontMessage] = deque()
 
     def warm_up(self) -> None:
         """A real prefill and a real decode, so that the first request finds every kernel ready."""
@@ -87,10 +94,11 @@ class Engine:
             self.step()
         self.scheduler.flush_cache()
 
-    def serve(self, channel: EngineChannel) -> None:
+    def serve(self, channel: Channel) -> None:
         """Answer requests until the front says Stop.
 
         Raises:
+            WeightsLost: a change of weights has left nothing to serve with.
             Exception: what a step raised; every request has been failed before.
         """
         try:
@@ -99,20 +107,20 @@ class Engine:
             if self._changes is not None:
                 self._changes.close()
 
-    def _serve(self, channel: EngineChannel) -> None:
+    def _serve(self, channel: Channel) -> None:
         meter = LoadMeter(self.scheduler, self._clock)
         while True:
-            message = channel.receive(0 if self.scheduler.has_work else self._wait_s())
+            message = self._next_message(channel, 0 if self.scheduler.has_work else self._wait_s())
             while message is not None:
                 if isinstance(message, Stop):
                     return
                 answer = self.take(message)
                 if answer is not None:
                     channel.send(answer)
-                message = channel.receive(0)
+                message = self._next_message(channel, 0)
+            for news in self.advance():
+                channel.send(news)
             if self._changes is not None:
-                for news in self._changes.advance():
-                    channel.send(news)
                 self._changes.raise_if_lost()
             if not self.scheduler.has_work:
                 if load := meter.news():
@@ -131,11 +139,21 @@ class Engine:
             for answer in answers:
                 channel.send(answer)
 
-    def step(self) -> list[EngineMessage]:
-        """Compute one step of what is running; what it gave: a StepOutput, and failures of single requests."""
+    def _next_message(self, channel: Channel, timeout_s: float | None) -> FrontMessage | None:
+        return self.postponed.popleft() if self.postponed else channel.receive(timeout_s)
+
+    def step(self, arriving: "Arriving | None" = None) -> list[EngineMessage]:
+        """Compute one step of what is running; what it gave: a StepOutput, and failures of single requests.
+
+        Args:
+            arriving: what to wait for where the weights are still on their way.
+
+        Raises:
+            Abandoned: another step is to be planned; nothing has come of this one.
+        """
         begun = self._clock()
         step = self.scheduler.plan(self._pace.budget(somebody_waits=self.scheduler.has_decodes))
-        logits = self.runner.run(step)
+        logits = self.runner.run(step, arriving.before_group(step) if arriving is not None else None)
         for rows in logits.scored:
             self._score(rows)
         sampled = step.sampled()
@@ -160,12 +178,21 @@ class Engine:
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.rid)
-        self._pace.observe(
-            prefill_tokens=sum(count for _, count in step.prefills),
-            decodes=len(step.decodes),
-            seconds=self._clock() - begun,
-        )
+        if arriving is None:  # else it took what the bytes took
+            self._pace.observe(
+                prefill_tokens=sum(count for _, count in step.prefills),
+                decodes=len(step.decodes),
+                seconds=self._clock() - begun,
+            )
         return answers
+
+    def has_room_beside(self, step: Step) -> bool:
+        """Whether a request that comes now could have been computed by the same step."""
+        budget = self._pace.budget(somebody_waits=bool(step.decodes))
+        return (
+            sum(count for _, count in step.prefills) < budget
+            and self.scheduler.running_count < self.options.max_running_requests
+        )
 
     def take(self, message: FrontMessage) -> EngineMessage | None:
         """Queue, abort, flush, or begin a change of weights; what to answer at once, if anything."""
@@ -186,6 +213,10 @@ class Engine:
             case UpdateWeights() | ReleaseMemory() | ResumeMemory():
                 return self._changes_of_weights().begin(message)
         return None
+
+    def advance(self) -> list[EngineMessage]:
+        """Go on with a change of weights, if one is under way; what to send of it."""
+        return self._changes.advance() if self._changes is not None else []
 
     def _changes_of_weights(self) -> "WeightChanges":
         if self._changes is None:

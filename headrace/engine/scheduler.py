@@ -41,6 +41,7 @@ class Scheduler:
         self._running: list[Request] = []  # by rank
         self._arrivals = 0
         self._retractions = 0
+        self._steps = 0
         self._somebody_waits = False  # the last plan left requests in the queue
         self._holding = False
 
@@ -52,6 +53,11 @@ class Scheduler:
         if self._running or not self._holding:
             return bool(self._running or self._waiting)
         return any(request.has_begun for request in self._waiting)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether only requests that have begun are admitted."""
+        return self._holding
 
     @property
     def has_decodes(self) -> bool:
@@ -72,6 +78,11 @@ class Scheduler:
     def retraction_count(self) -> int:
         """Retractions so far."""
         return self._retractions
+
+    @property
+    def step_count(self) -> int:
+        """Steps that were committed so far."""
+        return self._steps
 
     @property
     def cached_page_count(self) -> int:
@@ -143,7 +154,8 @@ class Scheduler:
     def plan(self, prefill_budget: int) -> Step:
         """Choose the next step's work, with `prefill_budget` prompt tokens at the most, and take pages for it.
 
-        Gives a step with work whenever `has_work`.
+        Gives a step with work whenever `has_work`. One that was not computed need not be committed: the next plan
+        gives its requests the same work again.
         """
         assert prefill_budget > 0
         decodes: list[Request] = []
@@ -180,6 +192,7 @@ class Scheduler:
         sampled = step.sampled()
         assert len(tokens) == len(sampled)
         finished = step.finished_prefills()
+        self._steps += 1
         for request, count in step.prefills:
             request.computed += count
         for request in step.decodes:

@@ -169,6 +169,7 @@ class WeightChanges:
         try:
             yield from self._stream(successor, arena)
         except Exception as error:
+            self._occupied.discard("weights")
             raise WeightsLost(
                 f"The weights were overwritten in part when the load of {asked.model} failed, and cannot be used: "
                 f"{error}",
