@@ -151,6 +151,19 @@ def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
         "--mem-fraction-static",
         metavar="SHARE",
         type=values.fraction,
+    group.add_argument(
+        "--enable-trace",
+        action="store_true",
+        help="send OpenTelemetry traces: a span for each request for text, and one for the start-up. Needs the extra "
+        "`otel`",
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="ENDPOINT",
+        type=values.traces_endpoint,
+        help="where --enable-trace sends them, by OTLP over HTTP: HOST:PORT or a URL (default: "
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or http://localhost:4318/v1/traces)",
+    )
         help="share of the device's memory (or of the cgroup's limit) that weights and KV cache may take "
         "(default: 0.85, or what can be had at this moment; a share that is given is held or refused)",
     )

@@ -362,7 +362,7 @@ NO_EFFECT: tuple[NoEffect, ...] = (
     ),
     NoEffect("metrics are always there, at /metrics", switches=("--enable-metrics",)),
     NoEffect(
-        "metrics are what they are, and there are no traces yet (docs/operations.md)",
+        "metrics are what they are (docs/operations.md)",
         switches=(
             "--enable-mfu-metrics",
             "--enable-metrics-for-all-schedulers",
@@ -371,7 +371,6 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         values=(
             "--tokenizer-metrics-custom-labels-header",
             "--export-metrics-to-file-dir",
-            "--otlp-traces-endpoint",
         ),
         lists=(
             "--tokenizer-metrics-allowed-custom-labels",

@@ -211,8 +211,8 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         switches=("--enable-response-store",),
     ),
     Unsupported(
-        "Exporting traces, requests or files of metrics is",
-        switches=("--enable-trace", "--export-metrics-to-file", "--log-requests"),
+        "Exporting requests or files of metrics is",
+        switches=("--export-metrics-to-file", "--log-requests"),
         values={"--crash-dump-folder": None, "--msprobe-dump-config": None},
     ),
     Unsupported(

@@ -3,6 +3,7 @@
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from urllib.parse import urlsplit, urlunsplit
 
 _BINARY_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -63,6 +64,18 @@ def size_bytes(text: str) -> int:
     if not (value.isascii() and value.isdigit()) or int(value) == 0:
         raise ArgumentTypeError(f"{text!r} is not a size in bytes, such as 1048576 or 16M")
     return int(value) * _BINARY_UNITS.get(unit, 1)
+
+
+def traces_endpoint(text: str) -> str:
+    """The URL that takes traces over OTLP/HTTP: a whole one, or HOST:PORT with the usual path."""
+    url = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:  # of a port that is none
+        usable = False
+    if not usable:
+        raise ArgumentTypeError(f"{text!r} is neither HOST:PORT nor an http:// or https:// URL")
+    return urlunsplit(url if url.path not in ("", "/") else url._replace(path="/v1/traces"))
 
 
 def nonempty(text: str) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from headrace.ipc.messages import Generate, TokenOutput
-from headrace.server.request_trace import RequestTrace, current
+from headrace.server.request_trace import AnswerFacts, RequestTrace, current
 
 # Upper bounds in seconds. The finest steps are where a reader of text feels a difference.
 FIRST_TOKEN_BOUNDS_S = (
@@ -77,42 +77,55 @@ class ServerMetrics:
         """Count a request that has ended, by the status of its answer."""
         self.responses[trace.route, trace.method, status] += 1
         if trace.route in GENERATING_ROUTES and trace.method == "POST":
-            outcome = _outcome(trace, status)
+            outcome = outcome_of(trace, status)
             self.requests[trace.route, outcome] += 1
             if outcome == "finished":
                 self.request_latency.observe(now_s - trace.arrived_s)
 
     def of_answer(self, generates: Sequence[Generate], best_of: int) -> "AnswerMeter":
         """The meter of the generations of the current request; `best_of` of them have the same prompt."""
-        trace = current()
-        arrived_s = trace.arrived_s if trace is not None else self.clock()
+        trace, now_s = current(), self.clock()
         prompts = {generate.rid: len(generate.input_ids) for generate in generates[::best_of]}
-        return AnswerMeter(self, arrived_s, prompts)
+        facts = AnswerFacts(
+            rids=tuple(generate.rid for generate in generates),
+            sampling=generates[0].sampling,
+            sent_s=now_s,
+            prompt_tokens=sum(prompts.values()),
+        )
+        if trace is not None:
+            trace.answer = facts
+        return AnswerMeter(self, trace.arrived_s if trace is not None else now_s, prompts, facts)
 
 
 class AnswerMeter:
     """Counts the outputs of one request's generations as they come from the engine."""
 
-    __slots__ = ("_arrived_s", "_last_s", "_metrics", "_prompts", "_waiting")
+    __slots__ = ("_arrived_s", "_facts", "_last_s", "_metrics", "_prompts")
 
-    def __init__(self, metrics: ServerMetrics, arrived_s: float, prompts: dict[str, int]) -> None:
-        """`prompts`: the length of each prompt, by the rid of its first choice."""
+    def __init__(
+        self, metrics: ServerMetrics, arrived_s: float, prompts: dict[str, int], facts: AnswerFacts
+    ) -> None:
+        """`prompts`: the length of each prompt, by the rid of its first choice. `facts` is kept up to date."""
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._prompts = prompts
         self._last_s: dict[str, float] = {}
-        self._waiting = True
+        self._facts = facts
 
     def count(self, output: TokenOutput) -> None:
         """Count an output that has just come."""
-        metrics, now_s, tokens = self._metrics, self._metrics.clock(), len(output.token_ids)
+        metrics, facts = self._metrics, self._facts
+        now_s, tokens = metrics.clock(), len(output.token_ids)
         prompt_tokens = self._prompts.pop(output.rid, None)
         if prompt_tokens is not None:
             metrics.prompt_tokens += prompt_tokens
             metrics.cached_tokens += output.cached_tokens
+            facts.cached_tokens += output.cached_tokens
         if tokens:
-            if self._waiting:
-                self._waiting = False
+            facts.completion_tokens += tokens
+            facts.last_token_s = now_s
+            if facts.first_token_s is None:
+                facts.first_token_s = now_s
                 metrics.time_to_first_token.observe(now_s - self._arrived_s)
             last_s = self._last_s.get(output.rid)
             if last_s is not None:
@@ -121,9 +134,15 @@ class AnswerMeter:
             metrics.generation_tokens += tokens
         if output.finish_reason is not None:
             metrics.finished[output.finish_reason] += 1
+            facts.finish_reasons[output.rid] = output.finish_reason
+
+    def stopped(self, rid: str) -> None:
+        """A stop string has ended this choice: the engine is not asked for more."""
+        self._facts.finish_reasons[rid] = "stop"
 
 
-def _outcome(trace: RequestTrace, status: int) -> str:
+def outcome_of(trace: RequestTrace, status: int) -> str:
+    """How a request for text ended, as ServerMetrics names it."""
     if trace.failed:
         return "failed"
     if not trace.complete:

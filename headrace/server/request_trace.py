@@ -3,12 +3,38 @@
 import re
 import secrets
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from headrace.ipc.messages import SamplingParams
 
 REQUEST_ID_HEADER = b"x-request-id"
 
 # Visible ASCII: nothing that would break a line of a log, or a header.
 _SANE_ID = re.compile(rb"[!-~]{1,128}")
+
+
+@dataclass(slots=True)
+class AnswerFacts:
+    """What became of a request for text once the engine was asked. Times by the metrics' clock.
+
+    Attributes:
+        rids: the engine's ids of the choices, in the order of their indices.
+        sampling: what the first choice is sampled with.
+        sent_s: when the engine was asked.
+        prompt_tokens: a prompt counts once, however many choices.
+        cached_tokens: those of them that the prefix cache held.
+        finish_reasons: by rid.
+    """
+
+    rids: tuple[str, ...]
+    sampling: SamplingParams
+    sent_s: float
+    prompt_tokens: int
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    finish_reasons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -23,6 +49,7 @@ class RequestTrace:
         status: of the answer; None until its head is sent.
         complete: the last byte of the answer is on its way.
         failed: the answer was broken off by an error after its head had been sent.
+        answer: None until the engine was asked.
     """
 
     request_id: str
@@ -32,6 +59,7 @@ class RequestTrace:
     status: int | None = None
     complete: bool = False
     failed: bool = False
+    answer: AnswerFacts | None = None
 
 
 # Tasks that are started for a request inherit it.

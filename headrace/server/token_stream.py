@@ -38,7 +38,7 @@ class TokenStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for rid in list(self._open):
-            self.end(rid)
+            self._drop(rid)
 
     def __aiter__(self) -> "TokenStream":
         return self
@@ -54,12 +54,17 @@ class TokenStream:
         return self._outputs.popleft()
 
     def end(self, rid: str) -> None:
-        """Want no more of a generation: the engine is told to forget it. Nothing if it has finished."""
+        """A generation's text is complete: the engine is told to forget it. Nothing if it has finished."""
         if rid in self._open:
-            self._open.remove(rid)
-            self._end(rid, True)
-            if any(output.rid == rid for output in self._outputs):
-                self._outputs = deque(output for output in self._outputs if output.rid != rid)
+            if self._meter is not None:
+                self._meter.stopped(rid)
+            self._drop(rid)
+
+    def _drop(self, rid: str) -> None:
+        self._open.remove(rid)
+        self._end(rid, True)
+        if any(output.rid == rid for output in self._outputs):
+            self._outputs = deque(output for output in self._outputs if output.rid != rid)
 
     def put(self, output: TokenOutput) -> None:
         """Take an output from the engine."""
