@@ -139,18 +139,18 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         help="be ready as soon as the weights are there, without the warm-up request",
     )
     group.add_argument(
+        "--watchdog-timeout",
+        metavar="SECONDS",
+        type=values.seconds,
+        help="end an engine that has work, or warms up, and gives no sign of life for so long; it writes first where its "
+        "threads stand, and is then started again as after any failure (default: 300; 0 never ends it)",
+    )
+    group.add_argument(
         "--log-level",
         type=str.lower,
         choices=("debug", "info", "warning", "error", "critical"),
         help="the least important lines to print (default: info)",
     )
-
-
-def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--mem-fraction-static",
-        metavar="SHARE",
-        type=values.fraction,
     group.add_argument(
         "--enable-trace",
         action="store_true",
@@ -164,6 +164,13 @@ def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
         help="where --enable-trace sends them, by OTLP over HTTP: HOST:PORT or a URL (default: "
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or http://localhost:4318/v1/traces)",
     )
+
+
+def _add_memory_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mem-fraction-static",
+        metavar="SHARE",
+        type=values.fraction,
         help="share of the device's memory (or of the cgroup's limit) that weights and KV cache may take "
         "(default: 0.85, or what can be had at this moment; a share that is given is held or refused)",
     )
@@ -236,6 +243,26 @@ def _add_own_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         type=values.seconds,
         help="how long running requests may go on after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--engine-restarts",
+        metavar="N",
+        type=values.integer(0),
+        help="how often in a row a failed engine is started again, after 1, 2, 4 and at most 30 s; then the server ends. "
+        "An engine that has served for ten minutes begins a new row. A first load that a wrong name, a missing right or "
+        "a bad file ends is not tried again (default: 3; 0 ends the server with its engine)",
+    )
+    group.add_argument(
+        "--queue-while-loading",
+        action=argparse.BooleanOptionalAction,
+        help="let requests that come while the model loads wait for it (the default), or answer them 503 with "
+        "Retry-After",
+    )
+    group.add_argument(
+        "--queue-timeout",
+        metavar="SECONDS",
+        type=values.seconds,
+        help="how long they wait at the most; then they are answered 503 with Retry-After (default: 600)",
     )
     group.add_argument(
         "--max-body-size",

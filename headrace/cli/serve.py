@@ -48,7 +48,23 @@ _ENGINE_SWITCHES = (
     "enable_priority_scheduling",
     "enable_deterministic_inference",
 )
-_FRONT_FLAGS = ("host", "port", "sampling_defaults", "log_level", "log_format")
+_FRONT_FLAGS = (
+    "host",
+    "port",
+    "sampling_defaults",
+    "log_level",
+    "log_format",
+    "otlp_traces_endpoint",
+    "engine_restarts",
+    "queue_while_loading",
+)
+# Flags whose options bear their unit in the name.
+_FRONT_FLAGS_WITH_UNIT = {
+    "shutdown_timeout": "shutdown_timeout_s",
+    "watchdog_timeout": "watchdog_timeout_s",
+    "queue_timeout": "queue_timeout_s",
+    "max_body_size": "max_body_bytes",
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -94,11 +110,10 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
         notes.append("--chunked-prefill-size -1 has no effect here: prompts are always computed in chunks.")
     elif args.chunked_prefill_size is not None:
         engine["chunked_prefill_size"] = args.chunked_prefill_size
+    notes += _notes_on_traces(args)
     front = _given(args, _FRONT_FLAGS)
-    if args.shutdown_timeout is not None:
-        front["shutdown_timeout_s"] = args.shutdown_timeout
-    if args.max_body_size is not None:
-        front["max_body_bytes"] = args.max_body_size
+    with_unit = _given(args, tuple(_FRONT_FLAGS_WITH_UNIT))
+    front |= {_FRONT_FLAGS_WITH_UNIT[name]: value for name, value in with_unit.items()}
 
     from headrace.ipc.options import EngineOptions
     from headrace.server.options import ServeOptions
@@ -113,9 +128,34 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
         api_key=_api_key(args.api_key, environ),
         chat_template=args.chat_template,
         enable_cache_report=args.enable_cache_report,
+        enable_trace=args.enable_trace,
         notes=tuple(notes),
         **front,
     )
+
+
+def _notes_on_traces(args: argparse.Namespace) -> list[str]:
+    """What is worth a line. Raises UsageError where traces are asked for that cannot be made."""
+    endpoint: str | None = args.otlp_traces_endpoint
+    if not args.enable_trace:
+        return [] if endpoint is None else ["--otlp-traces-endpoint has no effect without --enable-trace."]
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ModuleNotFoundError:  # of a parent
+        found = None
+    if found is None:
+        raise UsageError(
+            "--enable-trace needs OpenTelemetry's SDK, which is not installed.",
+            remedy="pip install 'headrace[otel]', or leave --enable-trace out.",
+        )
+    if endpoint is not None and ":4317/" in endpoint:
+        return [
+            "--otlp-traces-endpoint names the port 4317, where collectors expect gRPC; traces are sent by HTTP, which "
+            "they usually take at 4318."
+        ]
+    return []
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

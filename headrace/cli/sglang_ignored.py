@@ -323,8 +323,8 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         switches=("--sleep-on-idle",),
     ),
     NoEffect(
-        "the front process watches its engine and fails the waiting requests when it ends",
-        values=("--watchdog-timeout", "--soft-watchdog-timeout"),
+        "an engine that is stuck is ended (--watchdog-timeout) and writes then where its threads stood",
+        values=("--soft-watchdog-timeout",),
     ),
     NoEffect(
         "the warm-up is one real prefill and decode",

@@ -26,16 +26,25 @@ _MESSAGES_PER_TURN = 256
 def private_address() -> Iterator[str]:
     """An ipc:// address in a new folder that only this user can enter; the folder is removed at the end.
 
-    The folder lies in the temporary directory, or in /tmp where that path is too long for a socket.
+    See `make_address`.
+    """
+    address = make_address()
+    try:
+        yield address
+    finally:
+        remove_address(address)
+
+
+def make_address() -> str:
+    """An ipc:// address in a new folder that only this user can enter. `remove_address` removes it.
+
+    The folder lies in the temporary directory, or in /tmp where that path is too long for a socket. Raises OSError.
     """
     folder = Path(tempfile.mkdtemp(prefix="headrace-"))
     if len(os.fsencode(folder / "engine")) > _LONGEST_SOCKET_PATH:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="headrace-", dir="/tmp"))
-    try:
-        yield f"ipc://{folder / 'engine'}"
-    finally:
-        remove_address(f"ipc://{folder / 'engine'}")
+    return f"ipc://{folder / 'engine'}"
 
 
 def remove_address(address: str) -> None:

@@ -22,6 +22,7 @@ from headrace.server.metrics import ServerMetrics
 from headrace.server.options import ServeOptions
 from headrace.server.request_trace import see_log
 from headrace.server.responses import error_response
+from headrace.server.tracing import Tracing
 
 ROUTES = (
     Route("/health", probes.health, methods=["GET"]),
@@ -42,19 +43,8 @@ ROUTES = (
 )
 
 
-def create_app(
-    client: EngineClient,
-    options: ServeOptions,
-    *,
-    engine_started_s: float = 0.0,
-    engine_pid: int | None = None,
-) -> ASGIApp:
-    """The ASGI application.
-
-    Args:
-        engine_started_s: seconds from the front's exec to the engine's.
-        engine_pid: the engine's process, whose memory metrics tell.
-    """
+def create_app(client: EngineClient, options: ServeOptions, tracing: Tracing | None = None) -> ASGIApp:
+    """The ASGI application. `tracing` is told of the requests that have ended."""
     metrics = ServerMetrics()
     middleware = []
     if options.api_key is not None:
@@ -70,8 +60,8 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False
-    app.state.context = ServerContext(client, options, engine_started_s, engine_pid, metrics)
-    return HttpMeter(app, metrics, [route.path for route in ROUTES])
+    app.state.context = ServerContext(client, options, metrics)
+    return HttpMeter(app, metrics, [route.path for route in ROUTES], tracing)
 
 
 async def _api_error(_: Request, error: Exception) -> Response:

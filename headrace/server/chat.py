@@ -65,7 +65,9 @@ async def chat_completions(request: Request) -> Response:
             )
             name = context.options.served_model_name
             meter = context.metrics.of_answer(generation.generates, plan.best_of)
-            with context.client.submit(generation.generates, meter) as tokens:
+            with context.client.submit(
+                generation.generates, meter, load_until_s=generation.load_until_s
+            ) as tokens:
                 if wanted.stream:
                     chunks = _Chunks(generation, name)
                     await stream_answer(

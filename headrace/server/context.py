@@ -15,16 +15,21 @@ class ServerContext:
     """Held by the application; `of(request)` finds it.
 
     Attributes:
-        engine_started_s: seconds from the front's exec to the engine's.
-        engine_pid: the engine's process, where it is one of its own.
         metrics: what is counted of requests.
     """
 
     client: EngineClient
     options: ServeOptions
-    engine_started_s: float
-    engine_pid: int | None
     metrics: ServerMetrics
+
+    @property
+    def engine_started_s(self) -> float:
+        """See EngineClient.engine_started_s."""
+        return self.client.engine_started_s
+
+    def engine_pid(self) -> int | None:
+        """The engine's process, where there is one of its own at the moment."""
+        return self.client.engine_pid
 
     @staticmethod
     def of(request: Request) -> "ServerContext":

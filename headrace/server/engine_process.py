@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headrace.ipc.options import EngineStart
+from headrace.ipc.front_channel import make_address, remove_address
+from headrace.ipc.options import EngineOptions, EngineStart
 
 ENGINE_COMMAND = (sys.executable, "-m", "headrace.engine")
 
@@ -20,14 +22,25 @@ class EngineProcess:
 
     Its standard input stays open for as long as it may live; the end of it ends the engine, also when the
     front dies without a word.
+
+    Attributes:
+        address: of its channel, in a private folder of its own.
     """
 
-    def __init__(self, start: EngineStart, command: Sequence[str]) -> None:
-        # Spinning OpenMP threads would take the cores from the front and from the threads that fetch.
-        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0
-        )
+    def __init__(self, options: EngineOptions, command: Sequence[str]) -> None:
+        """Start it. Raises OSError where the system has no room for it."""
+        # Spinning OpenMP threads would take the cores from the front and from the threads that fetch. An engine that
+        # is aborted, by the watchdog or by a crash, shall show where its threads stood.
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONFAULTHANDLER": "1", **os.environ}
+        self.address = make_address()
+        start = EngineStart(self.address, options, executed_s=time.monotonic())
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0
+            )
+        except BaseException:
+            remove_address(self.address)
+            raise
         self._waiter: threading.Thread | None = None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already: its exit is told by `watch`
@@ -52,8 +65,17 @@ class EngineProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
+    def abort(self) -> None:
+        """Have the engine write the stacks of its threads to stderr and end, unless it is stopped altogether."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGABRT)
+
     def kill(self) -> None:
-        """End the engine and what it has started, now, and wait for its end. May be called when it has ended."""
+        """End the engine and what it has started, now, wait for its end, and remove its folder.
+
+        May be called when it has ended, and more than once.
+        """
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -61,6 +83,7 @@ class EngineProcess:
             self._waiter.join()
         self._process.wait()
         self.close_stdin()
+        remove_address(self.address)
 
 
 def exit_sentence(returncode: int) -> str:

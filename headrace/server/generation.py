@@ -39,6 +39,7 @@ class Generation:
         generates: `plan.best_of` for each prompt, prompt by prompt.
         choices: their texts.
         cache_report: usage tells how many prompt tokens were cached.
+        load_until_s: until when it may wait for the load, on the event loop's clock.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Generation:
     generates: tuple[Generate, ...]
     choices: tuple[ChoiceText, ...]
     cache_report: bool
+    load_until_s: float
 
     def usage(self) -> Usage:
         """Tokens so far. A prompt counts once, and so does what its first choice found in the cache."""
@@ -87,16 +89,22 @@ async def prepare(
     default_max_tokens: int | None,
     cache_report: bool,
 ) -> Generation:
-    """Check the request, encode its prompts, and wait for the end of the load.
+    """Check the request, encode its prompts, and wait until they may be sent: the load need not have ended.
 
     `encode` does so off the loop and checks that they fit. `default_max_tokens` None means the rest of the context. Raises ApiError.
     """
+    load_until_s = client.queue_until_s()
     with client.waiting_for_load():
-        model = await client.loaded_model()
-        check_sampling(request, model.vocab_size, default_max_tokens=default_max_tokens, can_score=plan.echo)
-        prompts = await encode(model)
-        check_bias_count(request, len(prompts) * plan.best_of)
-        ready = await client.until_serving()
+        while True:
+            model = await client.loaded_model(load_until_s)
+            check_sampling(
+                request, model.vocab_size, default_max_tokens=default_max_tokens, can_score=plan.echo
+            )
+            prompts = await encode(model)
+            check_bias_count(request, len(prompts) * plan.best_of)
+            pool_tokens = await client.until_accepting(load_until_s)
+            if client.model is model:
+                break  # else another engine, or another version of the files, came meanwhile
     from headrace.text.detokenizer import Detokenizer
     from headrace.text.stop_matcher import StopMatcher
 
@@ -109,7 +117,7 @@ async def prepare(
             request,
             model.defaults,
             prompt_tokens=len(prompt.ids),
-            room_tokens=min(model.context_length, ready.max_total_tokens),
+            room_tokens=min(model.context_length, pool_tokens),
             default_max_tokens=default_max_tokens,
         )
         for index in range(plan.best_of):
@@ -140,6 +148,7 @@ async def prepare(
         generates=tuple(generates),
         choices=tuple(choices),
         cache_report=cache_report,
+        load_until_s=load_until_s,
     )
 
 

@@ -6,7 +6,6 @@ from starlette.responses import Response
 from headrace import __version__
 from headrace.ipc.options import DEFAULT_MEM_FRACTION
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import RETRY_AFTER_S
 from headrace.server.errors import unavailable
 from headrace.server.protocol import ModelCard, ModelList
 from headrace.server.responses import JsonResponse
@@ -86,7 +85,7 @@ def _known(context: ServerContext) -> ServedModel:
         raise unavailable(
             f"The model is not ready ({context.client.progress.line()}).",
             "model_loading",
-            retry_after_s=RETRY_AFTER_S,
+            retry_after_s=context.client.retry_after_s,
         )
     return context.client.model
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from headrace.errors import HeadraceError
-from headrace.ipc.front_channel import private_address, remove_address
-from headrace.ipc.options import EngineStart
+from headrace.ipc.options import EngineOptions
 from headrace.server.engine_process import ENGINE_COMMAND, EngineProcess
 from headrace.server.options import ServeOptions
 from headrace.server.signals import Signals
@@ -34,7 +33,8 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
     starts, and only then does the front import what it serves with.
 
     With `--log-format json` an error is logged, and the exit code is 1. Else raises HeadraceError: the port is taken, the chat template cannot be read, the model cannot be served, the
-    engine has ended. The engine, its children and the socket's folder are gone when this returns or raises.
+    engine has ended once too often. Every engine, its children and its socket's folder are gone when this returns or
+    raises.
     """
     try:
         return _run(options, engine_command)
@@ -49,18 +49,24 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
 
 def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
     chat_template = _read_template(options.chat_template)
-    with bind(options.host, options.port) as listener, private_address() as address:
+    with bind(options.host, options.port) as listener:
         engine: EngineProcess | None = None
 
         def end_at_once(number: int) -> NoReturn:
             if engine is not None:
                 engine.kill()
-            remove_address(address)
             os._exit(128 + number)
 
         signals = Signals(end_at_once)
+
+        def start_engine(engine_options: EngineOptions) -> EngineProcess:
+            nonlocal engine
+            with signals.held():
+                engine = EngineProcess(engine_options, engine_command)
+            return engine
+
         engine_started_s = process_age_s()
-        engine = EngineProcess(EngineStart(address, options.engine), engine_command)
+        first = start_engine(options.engine)
         try:
             from headrace.server.front import serve
             from headrace.server.text_threads import TextThreads
@@ -71,8 +77,8 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
                 code = serve(
                     options,
                     listener=listener,
-                    address=address,
-                    engine=engine,
+                    first_engine=first,
+                    start_engine=start_engine,
                     signals=signals,
                     texts=texts,
                     chat_template=chat_template,
@@ -83,7 +89,8 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
                     atexit.register(_exit_now, code)
             return code
         finally:
-            engine.kill()
+            if engine is not None:
+                engine.kill()
             signals.restore()
 
 

@@ -4,7 +4,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import RETRY_AFTER_S
 from headrace.server.errors import invalid, unavailable
 from headrace.server.responses import JsonResponse
 
@@ -13,7 +12,7 @@ async def flush(request: Request) -> Response:
     """200 when the cache is empty; 400, with nothing touched, while requests run or wait (as in SGLang)."""
     client = ServerContext.of(request).client
     if not client.serving:
-        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=RETRY_AFTER_S)
+        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=client.retry_after_s)
     answer = await client.flush_cache()
     if not answer.flushed:
         raise invalid(answer.message, code="cache_in_use")

@@ -3,20 +3,24 @@
 import asyncio
 import secrets
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.ipc.messages import Generate, SamplingParams
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import BUSY_STATUSES, RETRY_AFTER_S, EngineClient
+from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError, unavailable
+from headrace.server.refusals import BUSY_STATUSES
 from headrace.server.responses import JsonResponse
 
 GENERATE_TIMEOUT_S = 20.0
 
 
 async def health(request: Request) -> Response:
-    """200 while the process can serve or is on its way there; says nothing about readiness."""
+    """200 while the process can serve or is on its way there, also while a failed engine is started again; says
+    nothing about readiness.
+    """
     client = ServerContext.of(request).client
     if client.failure is not None:
         raise ApiError(503, client.failure.message, code="engine_failed")
@@ -24,23 +28,38 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when requests are answered at once; 503 with the load's progress until then, and while draining."""
+    """200 when requests are answered at once; 503 with the load's progress until then, and while draining.
+
+    After a failure of the engine it also tells which attempt this is, why, and when the next engine is started.
+    """
     client = ServerContext.of(request).client
     if client.serving:
         return JsonResponse({"ready": True, "phase": "serving"})
-    headers = {"Retry-After": str(RETRY_AFTER_S)}
     if client.failure is not None:
         return JsonResponse({"ready": False, "phase": "failed"}, status_code=503)
     if client.draining:
         return JsonResponse({"ready": False, "phase": "shutting down"}, status_code=503)
-    return JsonResponse(client.progress.report(), status_code=503, headers=headers)
+    headers = {"Retry-After": str(client.retry_after_s)}
+    report = msgspec.structs.asdict(client.progress.report())
+    return JsonResponse(report | _of_restart(client), status_code=503, headers=headers)
+
+
+def _of_restart(client: EngineClient) -> dict[str, object]:
+    restart = client.restart
+    if restart is None:
+        return {}
+    told: dict[str, object] = {"attempt": restart.attempt, "reason": restart.reason}
+    if restart.next_try_s is None:
+        return told
+    next_try_s = max(restart.next_try_s - asyncio.get_running_loop().time(), 0.0)
+    return {"phase": "restarting", "next_try_s": round(next_try_s, 1), **told}
 
 
 async def health_generate(request: Request) -> Response:
     """200 if the engine makes a token, or has its queue full; tokens for others count as well."""
     client = ServerContext.of(request).client
     if not client.serving:
-        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=RETRY_AFTER_S)
+        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=client.retry_after_s)
     steps = client.steps
     try:
         async with asyncio.timeout(GENERATE_TIMEOUT_S):

@@ -29,7 +29,7 @@ async def metrics(request: Request) -> Response:
         serving=client.serving,
         waiting_for_load=client.waiting_for_load_count,
         context_length=client.model.context_length if client.model is not None else None,
-        processes=_processes(context.engine_pid),
+        processes=_processes(context.engine_pid()),
     )
     body, content_type = exposition(state, request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})

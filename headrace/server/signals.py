@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,6 +20,8 @@ class Signals:
         """Install the handlers (main thread only). `end_at_once(signal number)` is the answer to a second one."""
         self._end_at_once = end_at_once
         self._arrived = False
+        self._held = False
+        self._late: int | None = None
         self._tell: Callable[[], None] | None = None
         self._before = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -40,6 +42,17 @@ class Signals:
         if self._arrived:
             self._tell()
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Put an end at once off until this is over: a process that is just being started is not known yet."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            if self._late is not None:
+                self._end_at_once(self._late)
+
     def restore(self) -> None:
         """Put the former handlers back."""
         for number, before in self._before.items():
@@ -47,7 +60,9 @@ class Signals:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._arrived:
-            self._end_at_once(number)
+            if not self._held:
+                self._end_at_once(number)
+            self._late = number
         self._arrived = True
         if self._tell is not None:
             self._tell()

@@ -46,7 +46,7 @@ async def log_startup(
         engine_started_s: seconds from the front's exec to the engine's.
         status: of the log's stream.
     """
-    waiting = asyncio.ensure_future(client.until_serving(patient=True))
+    waiting = asyncio.ensure_future(client.until_serving())
     bar = status if status is not None and status.works and _log.isEnabledFor(logging.INFO) else None
     try:
         while not (await asyncio.wait({waiting}, timeout=_BAR_EVERY_S if bar else PROGRESS_EVERY_S))[0]:

@@ -60,6 +60,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         "--max-queued-requests 4 --max-prefill-tokens 128 --disable-radix-cache --enable-priority-scheduling "
         "--enable-deterministic-inference --enable-cache-report --schedule-policy fcfs "
         "--page-size 8 --random-seed 7 --shutdown-timeout 2.5 --max-body-size 1M --port 0 "
+        "--engine-restarts 0 --watchdog-timeout 60 --no-queue-while-loading --queue-timeout 12.5 "
         '--model-loader-extra-config \'{"concurrency": 4, "memory_limit": -1, "distributed": false, '
         '"verify": "require", "restart_on_change": true}\''
     )
@@ -94,6 +95,10 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         sampling_defaults="openai",
         enable_cache_report=True,
         shutdown_timeout_s=2.5,
+        engine_restarts=0,
+        watchdog_timeout_s=60,
+        queue_while_loading=False,
+        queue_timeout_s=12.5,
         max_body_bytes=1 << 20,
         log_level="debug",
     )
@@ -120,6 +125,7 @@ def test_the_parser_sees_all_flags_that_the_options_have() -> None:
     flags = {action.dest for action in parser()._actions}
     renamed = {"load_config": "model_loader_extra_config"}
     renamed |= {"shutdown_timeout_s": "shutdown_timeout", "max_body_bytes": "max_body_size"}
+    renamed |= {"watchdog_timeout_s": "watchdog_timeout", "queue_timeout_s": "queue_timeout"}
     fields = {field.name for field in msgspec.structs.fields(EngineOptions)}
     fields |= {field.name for field in msgspec.structs.fields(ServeOptions)} - {"engine", "notes"}
     assert {renamed.get(name, name) for name in fields} <= flags
@@ -129,7 +135,9 @@ def test_the_defaults_in_the_help_are_the_options_own() -> None:
     defaults = {f.name: f.default for f in msgspec.structs.fields(EngineOptions)}
     defaults |= {f.name: f.default for f in msgspec.structs.fields(ServeOptions)}
     defaults |= {"shutdown_timeout": 30, "max_body_size": "16M", "mem_fraction_static": DEFAULT_MEM_FRACTION}
+    defaults |= {"watchdog_timeout": 300, "queue_timeout": 600}
     assert defaults["shutdown_timeout_s"] == 30
+    assert (defaults["watchdog_timeout_s"], defaults["queue_timeout_s"]) == (300, 600)
     assert defaults["max_body_bytes"] == 16 << 20
     checked = 0
     for action in parser()._actions:
@@ -196,6 +204,8 @@ def test_a_tokenizer_path_is_checked_like_a_model() -> None:
         "--random-seed -1",
         "--random-seed 9223372036854775808",
         "--shutdown-timeout -1",
+        "--engine-restarts -1",
+        "--watchdog-timeout never",
         "--shutdown-timeout inf",
         "--max-body-size 0",
         "--max-body-size 1X",

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import httpx
@@ -12,8 +12,8 @@ from scripted_engine import Script, ScriptedEngine, say
 from headrace.ipc.front_channel import FrontChannel, private_address
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
-from headrace.server.engine_client import EngineClient
-from headrace.server.front import make_server
+from headrace.server.engine_client import EngineClient, Fault
+from headrace.server.front import make_client, make_server
 from headrace.server.launch import bind
 from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
@@ -52,6 +52,11 @@ class Front:
         return self.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages, **body})
 
 
+def _fail_with_it(client: EngineClient) -> Callable[["asyncio.Future[Fault]"], None]:
+    """What the supervisor does for an engine that is never started again."""
+    return lambda fault: None if fault.cancelled() else client.fail(fault.result().error)
+
+
 @contextlib.contextmanager
 def running_front(
     script: Script | None = None,
@@ -59,7 +64,6 @@ def running_front(
     options: ServeOptions = OPTIONS,
     load: bool = True,
     info: ModelInfo | None = None,
-    load_timeout_s: float = 60.0,
 ) -> Iterator[Front]:
     """A front on a free port; with `load` it is ready when this yields."""
     with private_address() as address, bind("127.0.0.1", 0) as listener:
@@ -72,13 +76,9 @@ def running_front(
                 build_served_model, chat_template=None, sampling_defaults=options.sampling_defaults
             )
             texts = TextThreads()
-            client = EngineClient(
-                channel.send,
-                build,
-                texts,
-                load_timeout_s=load_timeout_s,
-                max_waiting=options.engine.max_queued_requests,
-            )
+            client = make_client(options, build, texts)
+            client.attach(channel.send)
+            client.fault.add_done_callback(_fail_with_it(client))
             channel.start(asyncio.get_running_loop(), client.receive)
             server = make_server(client, options)
             end = asyncio.Event()

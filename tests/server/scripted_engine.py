@@ -21,6 +21,7 @@ from byte_model import CONTEXT_LENGTH, EOS_ID, VOCAB_SIZE, ids_of, model_info
 from headrace.ipc.channel import EngineChannel
 from headrace.ipc.messages import (
     Abort,
+    Accepting,
     CacheFlushed,
     EngineMessage,
     FlushCache,
@@ -112,6 +113,12 @@ def flood(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
         yield output
 
 
+def hang(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
+    """One token, and then the whole engine does nothing any more."""
+    yield TokenOutput(generate.rid, tuple(ids_of("a")))
+    threading.Event().wait()
+
+
 def silent(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
     """Never a token."""
     while True:
@@ -154,7 +161,12 @@ class ScriptedEngine:
 
     def load(self, info: ModelInfo | None = None) -> None:
         """Everything that a good start-up sends."""
-        self.send(LoadProgress("streaming weights", 0, 1_000_000), info or model_info(), READY)
+        self.send(
+            LoadProgress("streaming weights", 0, 1_000_000),
+            info or model_info(),
+            Accepting(READY.max_total_tokens),
+            READY,
+        )
 
     def wait_for(self, kind: type[M], count: int = 1) -> M:
         """The `count`-th message of this kind; AssertionError if it does not come."""
@@ -231,14 +243,25 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
+def _this_life(model: str) -> str:
+    """The model's name, or the next line of the file that it names: one line for each engine, the last one for all more."""
+    if not model.startswith("lives:"):
+        return model
+    path = Path(model.removeprefix("lives:"))
+    life, *more = path.read_text().split()
+    if more:
+        path.write_text("\n".join(more))
+    return life
+
+
 def main() -> None:
     """A process; the model's name says what it does. SIGUSR1 ends endless answers."""
     signal.signal(signal.SIGUSR1, lambda *_: ENOUGH.set())
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
-    model = start.options.model
+    model = _this_life(start.options.model)
     if model != "deaf":
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    scripts: dict[str, Script] = {"endless": endless, "deaf": endless, "flood": flood}
+    scripts: dict[str, Script] = {"endless": endless, "deaf": endless, "flood": flood, "hang": hang}
     engine = ScriptedEngine(start.address, scripts.get(model, say("Hello, world.")))
     if model == "exits":
         os._exit(7)
@@ -246,8 +269,18 @@ def main() -> None:
         engine.send(LoadFailed("NoSuchBucket", "The bucket 'nowhere' does not exist.", "Check the name."))
         engine.stop()
         os._exit(1)
+    if model == "store-away":
+        engine.send(LoadFailed("Unreachable", "No connection to the store.", "Check AWS_ENDPOINT_URL."))
+        engine.stop()
+        os._exit(1)
     if model == "halfway":
         engine.send(LoadProgress("streaming weights", 5_000_000_000, 10_000_000_000))
+    elif model == "accepts":
+        engine.send(
+            LoadProgress("streaming weights", 0, 1_000_000), model_info(), Accepting(READY.max_total_tokens)
+        )
+    elif model == "warms-up":
+        engine.send(model_info(), LoadProgress("warming up", 1_000_000, 1_000_000))
     elif model != "loading":
         engine.load()
     if model == "deaf":

@@ -109,7 +109,7 @@ def test_the_variable_for_tracebacks_works_in_objects_too(
 
 
 def test_an_engine_that_is_killed_is_the_last_object_too(temporary: Path) -> None:
-    with Served(temporary, "talks", log_format="json") as server:
+    with Served(temporary, "talks", log_format="json", engine_restarts=0) as server:
         server.line(READY_LINE)
         server.engine().kill()
         assert server.end() == 1

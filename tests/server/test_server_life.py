@@ -258,8 +258,10 @@ def test_an_engine_that_does_not_listen_is_killed(temporary: Path) -> None:
         assert not engine.is_running()
 
 
-def test_an_engine_that_dies_is_told_to_the_client_and_ends_the_server(temporary: Path) -> None:
-    with Served(temporary, "endless") as server:
+def test_an_engine_that_dies_is_told_to_the_client_and_ends_a_server_without_restarts(
+    temporary: Path,
+) -> None:
+    with Served(temporary, "endless", engine_restarts=0) as server:
         server.line(READY_LINE)
         stream = Stream(server.url(), max_tokens=2000)
         server.engine().kill()
@@ -271,7 +273,7 @@ def test_an_engine_that_dies_is_told_to_the_client_and_ends_the_server(temporary
 
 
 def test_an_engine_that_ends_during_the_load_ends_the_server_with_its_code(temporary: Path) -> None:
-    with Served(temporary, "exits") as server:
+    with Served(temporary, "exits", engine_restarts=0) as server:
         assert server.end() == 1
         assert "error: The engine process ended with exit code 7." in server.text
         assert "Traceback" not in server.text

@@ -74,10 +74,11 @@ def test_a_wrong_request_is_refused_before_the_load_has_ended() -> None:
 
 
 def test_a_request_does_not_wait_for_the_load_without_end() -> None:
-    with running_front(load=False, load_timeout_s=0.05) as front:
+    with running_front(load=False, options=msgspec.structs.replace(OPTIONS, queue_timeout_s=0.05)) as front:
         response = front.complete()
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "model_loading"
+        assert "--queue-timeout" in response.json()["error"]["message"]
         assert response.headers["retry-after"] == "5"
 
 
