@@ -2,9 +2,13 @@
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
+from headrace.cli.output import say
 from headrace.cli.table import print_json, table
 
 if TYPE_CHECKING:
@@ -58,14 +62,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show or remove; the exit code. Raises HeadraceError."""
+    return _list(args) if args.action == "ls" else _prune(args)
+
+
+@contextmanager
+def _at(root: Path) -> Iterator[None]:
+    """Raises HeadraceError for what the system says of the cache's folder."""
     from headrace.errors import HeadraceError
-    from headrace.source.cache import metadata_root
 
     try:
-        return _list(args) if args.action == "ls" else _prune(args)
+        yield
     except OSError as error:
         raise HeadraceError(
-            f"{error.filename or metadata_root()}: {error.strerror}.",
+            f"{error.filename or root}: {error.strerror}.",
             remedy="Check who owns the folder, or name another one in HEADRACE_CACHE.",
         ) from None
 
@@ -75,7 +84,8 @@ def _list(args: argparse.Namespace) -> int:
     from headrace.source.cache_entries import list_entries
 
     root = metadata_root()
-    entries = list_entries(root)
+    with _at(root):
+        entries = list_entries(root)
     total = sum(entry.size_bytes for entry in entries)
     if args.json:
         print_json(
@@ -83,8 +93,8 @@ def _list(args: argparse.Namespace) -> int:
         )
         return 0
     if entries:
-        print(_table(entries))
-    print(_summary(len(entries), total, f"in {root}"))
+        say(_table(entries))
+    say(_summary(len(entries), total, f"in {root}"))
     return 0
 
 
@@ -96,23 +106,24 @@ def _prune(args: argparse.Namespace) -> int:
     days = args.older_than
     if days is None and args.max_size is None:
         days = _DEFAULT_DAYS
-    going = choose_to_remove(
-        list_entries(root),
-        now_s=now_s,
-        older_than_s=0 if args.all else None if days is None else days * _DAY_S,
-        most_bytes=args.max_size,
-    )
-    if not args.dry_run:
-        going = tuple(entry for entry in going if remove_entry(entry))
-        remove_abandoned(root, now_s=now_s)
+    with _at(root):
+        going = choose_to_remove(
+            list_entries(root),
+            now_s=now_s,
+            older_than_s=0 if args.all else None if days is None else days * _DAY_S,
+            most_bytes=args.max_size,
+        )
+        if not args.dry_run:
+            going = tuple(entry for entry in going if remove_entry(entry))
+            remove_abandoned(root, now_s=now_s)
     total = sum(entry.size_bytes for entry in going)
     if args.json:
         facts = [_facts(entry) for entry in going]
         print_json({"folder": str(root), "dry_run": args.dry_run, "size_bytes": total, "removed": facts})
         return 0
     if going:
-        print(_table(going))
-    print(_summary(len(going), total, "would be removed" if args.dry_run else "removed"))
+        say(_table(going))
+    say(_summary(len(going), total, "would be removed" if args.dry_run else "removed"))
     return 0
 
 

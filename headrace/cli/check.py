@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
+from headrace.cli.output import say
 from headrace.cli.parser import paint
 from headrace.cli.table import print_json
 
@@ -88,17 +89,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell(finding: "Finding") -> None:
     status = paint(f"{finding.status:<4}", _COLOURS[finding.status], sys.stdout)
-    print(f"{status}  {finding.check:<12}  {finding.text}", flush=True)
+    say(f"{status}  {finding.check:<12}  {finding.text}", flush=True)
     if finding.remedy:
-        print(f"{'':4}  {'':12}  {finding.remedy}", flush=True)
+        say(f"{'':4}  {'':12}  {finding.remedy}", flush=True)
 
 
 def _sum_up(findings: "list[Finding]") -> None:
     warnings = sum(finding.status == "warn" for finding in findings)
     if any(finding.status == "fail" for finding in findings):
-        print("It cannot be served.")
+        say("It cannot be served.")
     else:
-        print(f"It can be served{f', with {warnings} warning(s)' if warnings else ''}.")
+        say(f"It can be served{f', with {warnings} warning(s)' if warnings else ''}.")
 
 
 def _facts(finding: "Finding") -> dict[str, Any]:

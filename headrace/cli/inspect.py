@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
+from headrace.cli.output import say
 from headrace.cli.table import print_json, table
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from headrace.cli.progress import decimal_size
 
-    print(
+    say(
         table(
             ("NAME", "DTYPE", "SHAPE", "SIZE", "OBJECT"),
             [
@@ -81,14 +82,14 @@ def run(args: argparse.Namespace) -> int:
             right="   r",
         )
     )
-    print()
-    print(_totals_table("DTYPE", by_dtype))
-    print()
-    print(_totals_table("LAYER", by_layer))
-    print()
+    say()
+    say(_totals_table("DTYPE", by_dtype))
+    say()
+    say(_totals_table("LAYER", by_layer))
+    say()
     total = total_of(rows)
     count = len(opened.shards)
-    print(
+    say(
         f"{total.tensors:,} tensors, {total.elements:,} parameters, {decimal_size(total.size_bytes)} in "
         f"{count} object{'s' if count != 1 else ''}."
     )
@@ -109,7 +110,7 @@ def _run_tensor(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"model": args.model, **_tensor_facts(tensor, found)})
         return 0
-    print(_tensor_text(tensor, found))
+    say(_tensor_text(tensor, found))
     return 0
 
 

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
+from headrace.cli.output import say
 from headrace.cli.table import print_json, table
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"uri": source.uri, "models": [_facts(source, model) for model in models]})
     elif models:
-        print(_table(models))
+        say(_table(models))
     else:
-        print(f"No models lie below {source.uri} ({len(items):,} other files).")
+        say(f"No models lie below {source.uri} ({len(items):,} other files).")
     return 0
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from headrace import __version__
 from headrace.cli.interrupts import Terminated
+from headrace.cli.output import CannotPrint, abandon_output, flush_output, prepare_output
 from headrace.cli.parser import Parser, UsageError, print_error
 from headrace.errors import HeadraceError
 
@@ -43,14 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(command: Callable[[], int]) -> int:
     """The exit code of a command whose errors are told to the user as sentences on stderr."""
+    prepare_output()
     try:
         try:
             return command()
         except SystemExit as request:  # argparse: --help, --version, usage errors
             return request.code if isinstance(request.code, int) else 1
         finally:
-            sys.stdout.flush()
+            flush_output()
     except HeadraceError as error:
+        if isinstance(error, CannotPrint):
+            abandon_output()
         if os.environ.get("HEADRACE_DEBUG", "") not in ("", "0"):
             traceback.print_exc()
         print_error(error.message, error.remedy)
@@ -60,8 +64,8 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has gone (`headrace ... | head`). What is still buffered must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone (`headrace ... | head`).
+        abandon_output()
         return 141
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
+from headrace.cli.output import say
 from headrace.cli.table import print_json
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _tell(
     def size(paths: Sequence[str]) -> str:
         return decimal_size(sum(sizes[path] for path in paths))
 
-    print(
+    say(
         f"{args.folder}: {len(pulled.fetched)} fetched ({size(pulled.fetched)}), {verified} of them verified, "
         f"{len(pulled.current)} there already ({size(pulled.current)}), {seconds:.1f} s."
     )

@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.output import say
 from headrace.cli.parser import UsageError
+from headrace.cli.table import print_json
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         )
     seconds = time.monotonic() - started
     if args.json:
-        print(json.dumps(_facts(result, destination, seconds)))
+        print_json(_facts(result, destination, seconds))
     elif not args.quiet:
         _tell(result, found, destination, seconds)
     return 0
@@ -278,17 +280,17 @@ def _tell(result: "UploadResult", found: "FolderFiles", destination: "ModelSourc
     from headrace.cli.progress import decimal_size
 
     uploaded, skipped = len(result.uploaded), len(result.skipped)
-    print(
+    say(
         f"{destination.uri}: {uploaded} uploaded ({decimal_size(result.bytes_uploaded)}), "
         f"{skipped} there already ({decimal_size(result.bytes_skipped)}), {seconds:.1f} s."
     )
     if result.bucket_created:
-        print(f"Made the bucket {destination.bucket}.")
+        say(f"Made the bucket {destination.bucket}.")
     if found.left_out:
-        print(f"Left out: {_shortened(found.left_out)}.")
+        say(f"Left out: {_shortened(found.left_out)}.")
     if result.only_in_store:
-        print(f"Also there, not in the folder, and left alone: {_shortened(result.only_in_store)}.")
-    print(f"Serve it: headrace serve {shlex.quote(destination.uri)}")
+        say(f"Also there, not in the folder, and left alone: {_shortened(result.only_in_store)}.")
+    say(f"Serve it: headrace serve {shlex.quote(destination.uri)}")
 
 
 def _shortened(names: tuple[str, ...]) -> str:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.cli.output import say
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
     """The rows under their head, as text without a line break at its end.
@@ -24,4 +26,4 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = ""
 
 def print_json(value: Any) -> None:
     """One line of JSON on stdout. What is no JSON number (NaN, infinity) is refused."""
-    print(json.dumps(value, allow_nan=False))
+    say(json.dumps(value, allow_nan=False))
