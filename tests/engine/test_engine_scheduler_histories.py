@@ -1,7 +1,8 @@
 """Random histories of the scheduler over an imitated cache: whatever comes, goes, is cached, evicted or retracted,
-every request gets the tokens that it would get alone, nobody is lost, and no page leaks.
+every request gets the tokens that it would get alone, nobody is lost, and no page leaks. Now and then the model is
+exchanged for another: every answer is wholly one model's.
 
-The imitated model writes into each slot which prefix its keys stand for, and reads all slots of a context before it
+The imitated model writes into each slot which prefix its keys stand for, and of which model, and reads all slots of a context before it
 gives a token: a page that was shared wrongly, evicted too early or not computed anew shows at once.
 """
 
@@ -18,39 +19,40 @@ from headrace.ipc.messages import SamplingParams, TokenOutput
 PAGES, PAGE_SIZE, RUNNING, BUDGET, END = 12, 4, 3, 7, 0
 
 
-def next_token(prefix: tuple[int, ...]) -> int:
-    """The imitated model's greedy choice."""
-    return hash(prefix) % 9  # 0 is the end of a sequence
+def next_token(model: int, prefix: tuple[int, ...]) -> int:
+    """An imitated model's greedy choice."""
+    return hash((model, prefix)) % 9  # 0 is the end of a sequence
 
 
-def answer_alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
+def answer_alone(model: int, prompt: list[int], sampling: SamplingParams) -> list[int]:
     """What the request gets when nobody else is there."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + sampling.max_tokens:
-        tokens.append(next_token(tuple(tokens)))
+        tokens.append(next_token(model, tuple(tokens)))
         if tokens[-1] == END and not sampling.ignore_eos:
             break
     return tokens[len(prompt) :]
 
 
 class ImitatedCache:
-    """Slots that remember which prefix they hold the keys of."""
+    """Slots that remember which model's keys of which prefix they hold."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, tuple[int, ...]] = {}
+        self.model = 0
+        self.slots: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def compute(self, request: Request, count: int) -> int:
         """Compute the next `count` tokens; the model's choice after the last."""
         tokens = tuple(request.prompt + request.output)
         end = request.computed + count
         for position in range(request.computed):
-            assert self.slots[self.slot(request, position)] == tokens[: position + 1], (
+            assert self.slots[self.slot(request, position)] == (self.model, tokens[: position + 1]), (
                 "not this prefix's keys"
             )
         for position in range(request.computed, end):
             assert self.slot(request, position) // PAGE_SIZE not in request.pages[: request.shared]
-            self.slots[self.slot(request, position)] = tokens[: position + 1]
-        return next_token(tokens[:end])
+            self.slots[self.slot(request, position)] = (self.model, tokens[: position + 1])
+        return next_token(self.model, tokens[:end])
 
     def slot(self, request: Request, position: int) -> int:
         return request.pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
@@ -70,6 +72,7 @@ class History(RuleBasedStateMachine):
         self.count = 0
         self.alive: dict[str, Request] = {}
         self.answers: dict[str, list[int]] = {}
+        self.begun_on: dict[str, int] = {}
 
     @rule(data=st.data(), length=st.integers(1, 30), answer=st.integers(1, 18), ignore_eos=st.booleans())
     def add(self, data: st.DataObject, length: int, answer: int, ignore_eos: bool) -> None:
@@ -111,11 +114,34 @@ class History(RuleBasedStateMachine):
     def run_until_idle(self) -> None:
         self.finish()
 
+    @rule()
+    def hold(self) -> None:
+        self.engine.hold()
+
+    @rule()
+    def let_in(self) -> None:
+        self.engine.let_in()
+
+    @precondition(lambda self: self.engine.is_holding)
+    @rule()
+    def exchange_the_model(self) -> None:
+        """As a change of weights does: those who have begun run out, and the others get the new model."""
+        self.run_out()
+        assert all(not request.has_begun for request in self.alive.values())
+        self.engine.forget_prefixes()
+        assert self.pool.free_count == PAGES
+        self.cache.model += 1
+        self.engine.let_in()
+
     def take_step(self, budget: int) -> None:
         retractions = self.engine.retraction_count
         decoding = {r.rid for r in self.alive.values() if r.is_decoding and r.pages}
         step = self.engine.plan(budget)
         self.check(step, decoding, budget, self.engine.retraction_count > retractions)
+        for name in [*(request.rid for request, _ in step.prefills), *(r.rid for r in step.decodes)]:
+            if self.engine.is_holding:
+                assert name in self.begun_on
+            assert self.begun_on.setdefault(name, self.cache.model) == self.cache.model
         chosen = {
             request.rid: self.cache.compute(request, count)
             for request, count in [*step.prefills, *((request, 1) for request in step.decodes)]
@@ -150,7 +176,7 @@ class History(RuleBasedStateMachine):
         request = self.alive[output.rid]
         answer = self.answers[output.rid]
         answer += output.token_ids
-        alone = answer_alone(request.prompt, request.sampling)
+        alone = answer_alone(self.begun_on[output.rid], request.prompt, request.sampling)
         assert answer == alone[: len(answer)]
         assert (output.finish_reason is not None) == (len(answer) == len(alone))
         if output.finish_reason is not None:
@@ -160,15 +186,20 @@ class History(RuleBasedStateMachine):
 
     def finish(self) -> None:
         """Whoever is left gets an answer in a bounded number of steps."""
+        self.engine.let_in()
+        self.run_out()
+        assert not self.alive
+        assert self.engine.flush_cache()
+        assert self.pool.free_count == PAGES
+
+    def run_out(self) -> None:
+        """Nothing is left to compute after a bounded number of steps."""
         owed = sum(len(r.prompt) + r.sampling.max_tokens for r in self.alive.values())
         for _ in range(owed * (len(self.alive) + 1)):
             if not self.engine.has_work:
                 break
             self.take_step(BUDGET)
-        assert not self.alive
         assert not self.engine.has_work
-        assert self.engine.flush_cache()
-        assert self.pool.free_count == PAGES
 
     def teardown(self) -> None:
         self.finish()
