@@ -27,13 +27,13 @@ class Absent:
 
 
 class Watcher(Protocol):
-    """Is told of each load."""
+    """Is told of each run."""
 
     def begin(self, name: str, number: int) -> None:
-        """A loader begins in round `number`; 0 is not counted."""
+        """A loader, or a server, begins in round `number`; 0 is not counted."""
 
-    def end(self, name: str, gb_per_s: float) -> None:
-        """It has ended."""
+    def end(self, name: str, value: float, /) -> None:
+        """It has ended; for a loader in GB/s, for a start in seconds."""
 
 
 def _nothing() -> None:

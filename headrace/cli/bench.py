@@ -3,13 +3,14 @@
 import argparse
 from typing import Any
 
-from headrace.cli import bench_load
+from headrace.cli import bench_load, bench_startup
 
 DESCRIPTION = "Measure this machine, this store and this network, with Headrace and with its peers."
 EXAMPLES = """\
 examples:
   headrace bench load s3://my-bucket/qwen                     how fast its weights come, beside the bare wire
   headrace bench load ./qwen --vs runai,safetensors --json    beside peers, as JSON
+  headrace bench startup s3://my-bucket/qwen                  from exec to the first token
 
 `headrace bench load --help` tells more."""
 
@@ -17,11 +18,13 @@ examples:
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Declare the command and what it measures."""
     parser = subparsers.add_parser(
-        "bench", help="measure loading, beside peers", description=DESCRIPTION, epilog=EXAMPLES
+        "bench", help="measure loading and starting, beside peers", description=DESCRIPTION, epilog=EXAMPLES
     )
-    bench_load.add_parser(parser.add_subparsers(dest="measured", metavar="WHAT", title="what", required=True))
+    below = parser.add_subparsers(dest="measured", metavar="WHAT", title="what", required=True)
+    bench_load.add_parser(below)
+    bench_startup.add_parser(below)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure; the exit code. Raises HeadraceError."""
-    return bench_load.run(args)
+    return bench_startup.run(args) if args.measured == "startup" else bench_load.run(args)

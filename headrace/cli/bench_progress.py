@@ -14,16 +14,31 @@ _TICK_S = 1.0
 
 
 class BenchProgress:
-    """Counts loads. A context manager, within which a thread shows that time goes on.
+    """Counts runs. A context manager, within which a thread shows that time goes on.
 
-    The time that is left is reckoned from the loads so far: rounds are alike.
+    The time that is left is reckoned from the runs so far: rounds are alike.
     """
 
     def __init__(
-        self, total: int, rounds: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int,
+        rounds: int,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        unit: str = "load",
+        figure: str = "GB/s",
     ) -> None:
-        """Args: total: loads in all, with those of the round that is not counted. clock: seconds that only grow."""
+        """Make one for so many runs.
+
+        Args:
+            total: runs in all, with those of the round that is not counted.
+            clock: seconds that only grow.
+            unit: what one run is.
+            figure: the unit of what a run is told to have given.
+        """
         self._total, self._rounds, self._stream, self._clock = total, rounds, stream, clock
+        self._unit, self._figure = unit, figure
         self._lock = threading.Lock()
         self._done = 0
         self._started = self._last_line_at = clock()
@@ -37,7 +52,11 @@ class BenchProgress:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._total, desc="loads", unit="load", file=self._stream, dynamic_ncols=True
+                total=self._total,
+                desc=f"{self._unit}s",
+                unit=self._unit,
+                file=self._stream,
+                dynamic_ncols=True,
             )
         self._thread.start()
         return self
@@ -54,17 +73,17 @@ class BenchProgress:
             self._bar.close()
 
     def begin(self, name: str, number: int) -> None:
-        """A loader begins in round `number`; 0 is the one that is not counted."""
+        """A run begins in round `number`; 0 is the one that is not counted."""
         with self._lock:
             self._doing = f"{name}, {f'round {number} of {self._rounds}' if number else 'warming up'}"
             if self._bar is not None:
                 self._bar.set_description(self._doing)
 
-    def end(self, name: str, gb_per_s: float) -> None:
-        """It has ended, at this rate."""
+    def end(self, name: str, value: float) -> None:
+        """It has ended, with this figure."""
         with self._lock:
             self._done += 1
-            self._last = f"{name} {gb_per_s:.3g} GB/s"
+            self._last = f"{name} {value:.3g} {self._figure}"
             if self._bar is not None:
                 self._bar.set_postfix_str(self._last, refresh=False)
                 self._bar.update(1)
@@ -85,7 +104,7 @@ class BenchProgress:
                 left_s = (now - self._started) / self._done * (self._total - self._done)
                 left = f", about {left_s:.0f} s left"
             last = f"; last: {self._last}" if self._last else ""
-            line = f"bench: {self._done} of {self._total} loads ({self._doing}{last}){left}"
+            line = f"bench: {self._done} of {self._total} {self._unit}s ({self._doing}{last}){left}"
             print(line, file=self._stream, flush=True)
 
     def _run(self) -> None:
