@@ -4,6 +4,7 @@ import time
 
 _STARTED = time.monotonic()
 
+import faulthandler  # noqa: E402
 import gc  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
@@ -13,6 +14,7 @@ import traceback  # noqa: E402
 
 import msgspec  # noqa: E402
 
+from headrace.engine.inbox import Stopped  # noqa: E402
 from headrace.engine.startup import start  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.ipc.channel import EngineChannel  # noqa: E402
@@ -25,6 +27,7 @@ from headrace.ipc.timeline import Timeline  # noqa: E402
 def main() -> int:
     """Load, serve until told to stop; the exit status is 0, or 1 where the model could not be loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides what Ctrl-C means
+    faulthandler.enable()  # a step that hangs is ended with SIGABRT: where it hung is then on stderr
     line = sys.stdin.buffer.readline()
     begin = msgspec.json.decode(line, type=EngineStart)
     threading.Thread(
@@ -34,7 +37,10 @@ def main() -> int:
     timeline = Timeline(_STARTED if begin.executed_s is None else begin.executed_s)
     timeline.add("start interpreter and imports", 0.0, timeline.now())
     try:
-        engine = start(begin.options, channel.send, timeline)
+        engine = start(begin.options, channel, timeline)
+    except Stopped:
+        channel.close()
+        return 0
     except HeadraceError as error:
         channel.send(LoadFailed(type(error).__name__, error.message, error.remedy))
         channel.close()

@@ -19,6 +19,7 @@ def load_of(scheduler: Scheduler) -> EngineLoad:
         kv_used_tokens=(pool.page_count - pool.free_count - evictable) * pool.page_size,
         kv_cached_tokens=evictable * pool.page_size,
         retractions=scheduler.retraction_count,
+        steps=scheduler.step_count,
     )
 
 

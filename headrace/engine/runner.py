@@ -1,5 +1,6 @@
 """One forward pass of a scheduler's step: slots, positions and tokens as the model wants them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,12 +53,12 @@ class Runner:
         """Drop what is remembered of a request."""
         self._slots.pop(rid, None)
 
-    def run(self, step: Step) -> StepLogits:
-        """Compute a step."""
+    def run(self, step: Step, before_group: Callable[[int], None] | None = None) -> StepLogits:
+        """Compute a step; `before_group` as in `DecoderModel.forward`."""
         rows = _Rows(step)
         batch = self._batch(step, rows)
         with torch.inference_mode():
-            logits = self.model.forward(batch, self._cache)
+            logits = self.model.forward(batch, self._cache, before_group)
         count = len(rows.sampled)
         scored: list[ScoredRows] = []
         for request, start, ids in rows.scored:
@@ -75,17 +76,15 @@ class Runner:
         return known[1]
 
     def _batch(self, step: Step, rows: "_Rows") -> ForwardBatch:
-        tokens: list[int] = []
         positions: list[torch.Tensor] = []
         write_slots: list[torch.Tensor] = []
         prefills: list[PrefillSpan] = []
+        row = 0
         for request, count in step.prefills:
             start, end = request.computed, request.computed + count
             slots = self._slots_of(request)
-            prefills.append(
-                PrefillSpan(len(tokens), count, slots[:end].to(self._device), len(request.prompt))
-            )
-            tokens += request.tokens(start, end)
+            prefills.append(PrefillSpan(row, count, slots[:end].to(self._device), len(request.prompt)))
+            row += count
             positions.append(torch.arange(start, end))
             write_slots.append(slots[start:end])
         lengths = [request.computed + 1 for request in step.decodes]
@@ -93,13 +92,12 @@ class Runner:
         for row, (request, length) in enumerate(zip(step.decodes, lengths, strict=True)):
             slots = self._slots_of(request)
             decode_slots[row, :length] = slots[:length]
-            tokens.append(request.output[-1])
             write_slots.append(slots[length - 1 : length])
         if lengths:
             positions.append(torch.tensor(lengths) - 1)
         device = self._device
         return ForwardBatch(
-            input_ids=torch.tensor(tokens, dtype=torch.int64, device=device),
+            input_ids=torch.tensor(step.input_ids(), dtype=torch.int64, device=device),
             positions=torch.cat(positions).to(device),
             write_slots=torch.cat(write_slots).to(device),
             prefills=tuple(prefills),

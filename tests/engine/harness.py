@@ -16,6 +16,7 @@ from headrace.engine.startup import start
 from headrace.ipc.messages import (
     Abort,
     EngineMessage,
+    FrontMessage,
     Generate,
     SamplingParams,
     StepOutput,
@@ -33,6 +34,20 @@ def greedy(answer: int) -> SamplingParams:
     return SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
 
 
+class Silent:
+    """A channel on which nothing comes; keeps what is sent."""
+
+    def __init__(self, sent: list[EngineMessage]) -> None:
+        self._sent = sent
+
+    def send(self, message: EngineMessage) -> None:
+        self._sent.append(message)
+
+    def receive(self, timeout_s: float | None) -> FrontMessage | None:
+        assert timeout_s == 0, "nothing would ever come"
+        return None
+
+
 def start_engine(
     model: str, *, concurrency: int | None = None, **options: Any
 ) -> tuple[Engine, list[EngineMessage]]:
@@ -45,7 +60,7 @@ def start_engine(
     load_config = LoadConfig(concurrency=concurrency)
     engine = start(
         EngineOptions(model=model, load_config=load_config, **options),
-        sent.append,
+        Silent(sent),
         Timeline(time.monotonic()),
     )
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from transformers import PreTrainedModel
 
-from headrace.ipc.messages import Abort, LoadProgress, LogLine, ModelInfo, RequestFailed, Stop
+from headrace.ipc.messages import Abort, Accepting, LoadProgress, LogLine, ModelInfo, RequestFailed, Stop
 from tests.engine.engine_process import EngineProcess, running_engine, tokens, until_ready
 from tests.models.harness import theirs_greedy
 from tests.tiny_models import make_tiny, random_ids, save_checkpoint
@@ -52,7 +52,10 @@ def test_the_start_tells_its_progress_the_model_and_at_last_that_it_is_ready(
         before, ready = until_ready(process)
     assert isinstance(before[0], LoadProgress)
     assert before[0].phase == "listing"
-    assert {type(message) for message in before} == {LoadProgress, ModelInfo}
+    assert {type(message) for message in before} == {LoadProgress, ModelInfo, Accepting}
+    kinds = [type(message) for message in before if not isinstance(message, LoadProgress)]
+    assert kinds == [ModelInfo, Accepting]
+    assert Accepting(POOL) in before
     (info,) = (message for message in before if isinstance(message, ModelInfo))
     assert (info.context_length, info.vocab_size) == (512, model.config.vocab_size)
     assert info.eos_token_ids == (0, 2)

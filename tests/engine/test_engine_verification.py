@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.engine import startup
+from headrace.engine import load as begun
 from headrace.engine.startup import start
 from headrace.ipc.messages import EngineMessage, LoadFailed, ModelInfo, Ready
 from headrace.ipc.options import EngineOptions, LoadConfig
@@ -20,6 +20,7 @@ from headrace.store.errors import Changed
 from headrace.stream import restart
 from headrace.stream.arena import Arena
 from tests.engine.engine_process import running_engine, until_ready
+from tests.engine.harness import Silent
 from tests.faults import server as faults
 from tests.faults.opening import environment_of
 from tests.faults.server import FaultServer, Stored, fault_server
@@ -138,7 +139,7 @@ def load(**config: bool) -> tuple[Any, list[EngineMessage]]:
         skip_server_warmup=True,
         load_config=LoadConfig(**config),
     )
-    return start(options, sent.append, Timeline(0.0)), sent
+    return start(options, Silent(sent), Timeline(0.0)), sent
 
 
 def test_an_upload_under_the_load_is_an_error_by_default(server: FaultServer, tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_with_restart_on_change_the_new_version_is_served_and_nothing_of_the_old
             arenas.append(weakref.ref(self))
             super().__init__(size_bytes)
 
-    monkeypatch.setattr(startup, "Arena", Watched)
+    monkeypatch.setattr(begun, "Arena", Watched)
     engine, sent = load(restart_on_change=True)
     assert alive == [False, False]
     assert len([message for message in sent if isinstance(message, ModelInfo)]) == 2
