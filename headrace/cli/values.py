@@ -68,10 +68,10 @@ def size_bytes(text: str) -> int:
 
 def traces_endpoint(text: str) -> str:
     """The URL that takes traces over OTLP/HTTP: a whole one, or HOST:PORT with the usual path."""
-    url = urlsplit(text if "://" in text else f"http://{text}")
     try:
-        usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
-    except ValueError:  # of a port that is none
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
         usable = False
     if not usable:
         raise ArgumentTypeError(f"{text!r} is neither HOST:PORT nor an http:// or https:// URL")

@@ -4,6 +4,7 @@ The event loop only hands over what has ended; a thread of its own imports the S
 collector that is away costs spans, never a request.
 """
 
+import asyncio
 import logging
 import queue
 import threading
@@ -70,9 +71,9 @@ class Tracing:
     def close(self) -> None:
         """Send what waits, for CLOSE_S at the most."""
         try:
-            self._waiting.put(None, timeout=CLOSE_S)
+            self._waiting.put_nowait(None)
         except queue.Full:
-            return
+            return  # a thread that is so far behind will not catch up
         self._thread.join(CLOSE_S)
 
     def _hand_over(self, facts: SpanFacts) -> None:
@@ -93,15 +94,20 @@ class Tracing:
 
 
 @contextmanager
-def tracing_of(options: ServeOptions) -> Iterator[Tracing | None]:
-    """Tracing where it is asked for; what waits is sent at the end."""
+def tracing_of(options: ServeOptions, client: EngineClient) -> Iterator[Tracing | None]:
+    """Tracing where it is asked for, told of this client's start, too; at the end what waits is sent.
+
+    To be used on the event loop.
+    """
     if not options.enable_trace:
         yield None
         return
     tracing = Tracing(options)
+    startup = asyncio.get_running_loop().create_task(tracing.startup_of(client))
     try:
         yield tracing
     finally:
+        startup.cancel()
         tracing.close()
 
 

@@ -19,6 +19,7 @@ from headrace.server.options import ServeOptions
 from headrace.server.served_model import build_served_model
 from headrace.server.startup_log import log_startup
 from headrace.server.text_threads import TextThreads
+from headrace.server.tracing import tracing_of
 
 OPTIONS = ServeOptions(engine=EngineOptions(model="s3://bucket/tiny"), served_model_name="tiny")
 
@@ -80,7 +81,8 @@ def running_front(
             client.attach(channel.send)
             client.fault.add_done_callback(_fail_with_it(client))
             channel.start(asyncio.get_running_loop(), client.receive)
-            server = make_server(client, options)
+            traces = contextlib.ExitStack()
+            server = make_server(client, options, traces.enter_context(tracing_of(options, client)))
             end = asyncio.Event()
             parts.append((client, asyncio.get_running_loop(), end))
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
@@ -92,6 +94,7 @@ def running_front(
             log.cancel()
             server.should_exit = True
             await serving
+            traces.close()
             texts.close()
             channel.close()
 
