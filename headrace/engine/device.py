@@ -60,6 +60,11 @@ def choose_device(options: EngineOptions) -> str:
     return "cpu"
 
 
+def is_apart(device: str) -> bool:
+    """Whether it computes with memory of its own, to which parameters are copied from where they arrive."""
+    return device != "cpu"
+
+
 def cpu_count() -> int:
     """Cores that this process may use: its affinity, and its cgroup's quota rounded up."""
     return min([len(os.sched_getaffinity(0)), *cpu_limits()])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.engine.arriving import Arriving
 from headrace.engine.checkpoint import eos_token_ids
-from headrace.engine.device import set_threads
+from headrace.engine.device import is_apart, set_threads
 from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.inbox import Inbox
 from headrace.engine.load import Load, begin_load
@@ -114,8 +114,8 @@ class _Built:
 
     engine: "Engine"
     copy: "DeviceCopy | None"
-    threads: str
-    kernels: str
+    threads: str = ""
+    kernels: str = ""
 
 
 def _import_torch(load: Load) -> None:
@@ -125,7 +125,6 @@ def _import_torch(load: Load) -> None:
         "headrace.engine.memory_views",
         "headrace.engine.device_copy",
         "headrace.engine.engine",
-        "headrace.kernels.native.parts",
     ):
         importlib.import_module(name)
     forward_class(load.checkpoint.config)
@@ -137,14 +136,12 @@ def _build(load: Load, options: EngineOptions) -> _Built:
     from headrace.engine import memory_views
     from headrace.engine.device_copy import DeviceCopy
     from headrace.engine.engine import Engine
-    from headrace.kernels.native import parts
 
     threads = set_threads()
     device = torch.device(load.device)
-    on_cpu = load.device == "cpu"
     parameters = memory_views.wrap_parameters(load.arena, load.arena_plan)
     copy = None
-    if not on_cpu:
+    if is_apart(load.device):
         copy = DeviceCopy(parameters, load.arena_plan.slots, load.layout.embedding, device)
         parameters = copy.parameters
     model = forward_class(load.checkpoint.config)(load.config, parameters, _arithmetic(options))
@@ -170,17 +167,14 @@ def _build(load: Load, options: EngineOptions) -> _Built:
             context_length=load.context_length,
             items=tuple(shard.item for shard in load.checkpoint.shards),
             arena_plan=load.arena_plan,
-            arena=load.arena if on_cpu else None,
+            arena=load.arena if copy is None else None,
             parameters=parameters,
             cache=cache,
         ),
     )
-    return _Built(
-        engine,
-        copy,
-        f", {threads} threads" if on_cpu else "",
-        parts.describe(model.dtype) if on_cpu else "",
-    )
+    if device.type != "cpu":
+        return _Built(engine, copy)
+    return _Built(engine, copy, f", {threads} threads", model.computed_by)
 
 
 def _fill_with_noise(load: Load, options: EngineOptions) -> None:

@@ -110,6 +110,15 @@ class History(RuleBasedStateMachine):
         self.take_step(budget)
 
     @precondition(lambda self: self.engine.has_work)
+    @rule(budget=st.integers(1, BUDGET))
+    def abandon_a_step(self, budget: int) -> None:
+        """It is planned, writes its keys and is never committed, as while weights arrive."""
+        step = self.engine.plan(budget)
+        for request, count in [*step.prefills, *((request, 1) for request in step.decodes)]:
+            self.begun_on.setdefault(request.rid, self.cache.model)
+            self.cache.compute(request, count)
+
+    @precondition(lambda self: self.engine.has_work)
     @rule()
     def run_until_idle(self) -> None:
         self.finish()

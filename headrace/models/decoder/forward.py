@@ -77,6 +77,11 @@ class DecoderModel:
         reach(head_group(self.config))
         return self._logits(hidden)
 
+    @property
+    def computed_by(self) -> str:
+        """What computes on a CPU, in words."""
+        return parts.describe(self.dtype)
+
     def _layers_for(self, rows: int) -> tuple[LayerParts, ...]:
         """In C++, where there are kernels and they are the ones for so many rows."""
         if self._native and rows <= self.arithmetic.native_rows(self.dtype):
