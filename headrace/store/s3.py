@@ -116,7 +116,7 @@ class S3Store:
             raise BadEndpoint(
                 self.settings.endpoint_url,
                 f"The endpoint does not answer a listing as an S3 store does: {error}.",
-                remedy="Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
+                remedy=f"Check that {self.settings.endpoint_name} is the store's S3 API (not its web console).",
             ) from None
 
     def look_up(self, name: str, first_bytes: int) -> Found:

@@ -32,7 +32,6 @@ from headrace.store.s3_settings import S3Settings
 from headrace.store.trust import Trust
 
 READ_TIMEOUT_S = 60
-_RETRY_REMEDY = "Try again; if it is always so, check the scheme and the port in AWS_ENDPOINT_URL."
 
 
 def make_s3_client(
@@ -139,8 +138,9 @@ def store_error(
         return Unreachable(
             endpoint,
             "The endpoint does not answer.",
-            remedy="Check AWS_ENDPOINT_URL and that the store is running.",
+            remedy=f"Check {settings.endpoint_name} and that the store is running.",
         )
     if isinstance(error, ReadTimeoutError | ConnectionClosedError | HTTPClientError):
-        return TransientError(uri, f"The connection failed: {error}", remedy=_RETRY_REMEDY)
+        remedy = f"Try again; if it is always so, check the scheme and the port in {settings.endpoint_name}."
+        return TransientError(uri, f"The connection failed: {error}", remedy=remedy)
     return StoreError(uri, f"The request could not be made: {error}")

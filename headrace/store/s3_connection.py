@@ -102,15 +102,16 @@ class S3Connection:
         S3SigV4Auth(signer, "s3", self._address.region).add_auth(request)
         signed = [(name, str(value)) for name, value in request.headers.items()]
         if not all(value.isascii() and value.isprintable() for _, value in signed):
+            keys = self._settings.key_names
             raise NoCredentials(
                 self._address.origin,
                 "The access key, the session token or the region holds a character that no request can carry.",
-                remedy="Check AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN and AWS_REGION for stray characters.",
+                remedy=f"Check {keys.access_key}, {keys.token} and {self._settings.region_name} for stray characters.",
             )
         return signed
 
     def _connect(self, address: S3Address) -> HttpConnection:
-        endpoint = endpoint_of(address.origin, self._settings.trust, named_by="AWS_ENDPOINT_URL")
+        endpoint = endpoint_of(address.origin, self._settings.trust, named_by=self._settings.endpoint_name)
         return HttpConnection(endpoint, stall_timeout_s=self._stall_timeout_s)
 
     def _reconnect(self, address: S3Address) -> None:

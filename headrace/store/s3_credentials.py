@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headrace.store.errors import NoCredentials
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 ANONYMOUS_VARIABLES = ("HEADRACE_S3_ANONYMOUS", "RUNAI_STREAMER_S3_UNSIGNED")
 NONE_FOUND = "No AWS credentials were found (variables, files, container or instance role)"
+_RUBBISH_REMEDY = (
+    "See what `aws sts get-caller-identity` says, and mend the profile's credential_process or its files."
+)
+# What botocore lets through where a credential_process prints something else, a file is none, or a quote is missing.
+_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError)
+_MOST_SAID = 500  # characters of a program's own words
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NONE_REMEDY = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE."
 
 
@@ -54,12 +62,15 @@ _ORIGINS = {
 }
 
 
-def find_credentials(environ: Mapping[str, str], endpoint: str, region: str) -> "Credentials | None":
+def find_credentials(
+    environ: Mapping[str, str], endpoint: str, region: str, called: Mapping[str, str] = NO_NAMES
+) -> "Credentials | None":
     """Credentials that renew themselves where they expire; None where there are none at all.
 
     Args:
         endpoint: the store's, for messages.
         region: where roles are asked for, if nothing that botocore reads says it.
+        called: what variables are called in messages, where a caller has given what stands in them.
 
     Raises:
         NoCredentials: half of a pair, or a provider that is configured and fails.
@@ -67,7 +78,12 @@ def find_credentials(environ: Mapping[str, str], endpoint: str, region: str) -> 
     access, secret = environ.get("AWS_ACCESS_KEY_ID", ""), environ.get("AWS_SECRET_ACCESS_KEY", "")
     if bool(access) != bool(secret):
         missing = "AWS_SECRET_ACCESS_KEY" if access else "AWS_ACCESS_KEY_ID"
-        raise NoCredentials(endpoint, f"{missing} is not set, its partner is.", remedy=NONE_REMEDY)
+        remedy = (
+            NONE_REMEDY if missing not in called else "Give both, or neither for those of the environment."
+        )
+        raise NoCredentials(
+            endpoint, f"{called.get(missing, missing)} is not set, its partner is.", remedy=remedy
+        )
     if access:
         from botocore.credentials import Credentials
 
@@ -81,13 +97,25 @@ def find_credentials(environ: Mapping[str, str], endpoint: str, region: str) -> 
             session.set_config_variable("region", "us-east-1" if region == "auto" else region)
         return session.get_credentials()
     except (BotoCoreError, ClientError) as error:
-        raise NoCredentials(
-            endpoint, f"AWS credentials could not be had: {error}.", remedy=NONE_REMEDY
-        ) from None
+        raise _not_had(endpoint, _said(error), NONE_REMEDY) from None
     except OSError as error:  # a file or a program that the profile or a variable names
-        raise NoCredentials(
-            endpoint, f"AWS credentials could not be had: {error}.", remedy="Correct the file's name."
-        ) from None
+        raise _not_had(endpoint, _said(error), "Correct the file's name.") from None
+    except _NOT_UNDERSTOOD as error:
+        raise _not_had(endpoint, _rubbish(error), _RUBBISH_REMEDY) from None
+
+
+def _not_had(endpoint: str, why: str, remedy: str) -> NoCredentials:
+    return NoCredentials(endpoint, f"AWS credentials could not be had: {why}.", remedy=remedy)
+
+
+def _said(error: Exception) -> str:
+    """botocore's sentence, or what a program has written, on one line and without a full stop."""
+    return " ".join(str(error).split())[:_MOST_SAID].rstrip(". ")
+
+
+def _rubbish(error: Exception) -> str:
+    # Nothing of it is repeated: it may be the secret.
+    return f"a program or a file that gives them gives something else ({type(error).__name__})"
 
 
 def frozen(credentials: "Credentials", endpoint: str) -> Signer:
@@ -105,8 +133,14 @@ def frozen(credentials: "Credentials", endpoint: str) -> Signer:
         # RuntimeError: the new ones are expired too
         raise NoCredentials(
             endpoint,
-            f"AWS credentials expired and could not be renewed: {error}",
+            f"AWS credentials expired and could not be renewed: {_said(error)}.",
             remedy="Sign in again (e.g. `aws sso login`), or check the role that they come from.",
+        ) from None
+    except _NOT_UNDERSTOOD as error:
+        raise NoCredentials(
+            endpoint,
+            f"AWS credentials expired and could not be renewed: {_rubbish(error)}.",
+            remedy=_RUBBISH_REMEDY,
         ) from None
 
 

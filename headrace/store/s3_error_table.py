@@ -41,7 +41,7 @@ _DENIED = Meaning(
 _BAD_SECRET = Meaning(
     BadSignature,
     "The store refuses the signature: the secret key is wrong.",
-    "Check AWS_SECRET_ACCESS_KEY (it belongs to {who}).",
+    "Check {keys.secret_key} (it belongs to {who}).",
 )
 _SKEWED = Meaning(
     BadSignature, "This machine's clock and the store's differ too much.", "Set the clock (NTP)."
@@ -49,12 +49,12 @@ _SKEWED = Meaning(
 _EXPIRED = Meaning(
     ExpiredCredentials,
     "The session token is expired or not valid.",
-    "Renew AWS_SESSION_TOKEN, or unset it.",
+    "Renew {keys.token}, or unset it.",
 )
 _REGION = Meaning(
     WrongRegion,
     "The bucket is not in the region {region}.",
-    "Set AWS_REGION to the bucket's region.",
+    "Set {region_name} to the bucket's region.",
 )
 _THROTTLED = Meaning(Throttled, "The store asks to slow down.")
 _FAILED = Meaning(TransientError, "The store failed{said}")
@@ -78,7 +78,7 @@ BY_CODE: dict[str, Meaning] = {
     "NoSuchBucket": Meaning(
         NotFound,
         "There is no bucket {bucket} at {endpoint}.",
-        "Check the bucket's name and AWS_ENDPOINT_URL, or make the bucket first.",
+        "Check the bucket's name and {endpoint_name}, or make the bucket first.",
     ),
     "NoSuchAccessPoint": Meaning(
         NotFound, "There is no access point {bucket}.", "Check its ARN: region, account and name."
@@ -120,11 +120,11 @@ BY_CODE: dict[str, Meaning] = {
     "QuotaExceeded": Meaning(AccessDenied, "The bucket is full{said}", "Make room, or raise its quota."),
     "XMinioStorageFull": Meaning(AccessDenied, "The store is full{said}", "Make room."),
 }
-UNKNOWN_KEY = Meaning(BadSignature, "The store does not know the {who}.", "Check AWS_ACCESS_KEY_ID.")
+UNKNOWN_KEY = Meaning(BadSignature, "The store does not know the {who}.", "Check {keys.access_key}.")
 UNKNOWN_KEY_WITH_TOKEN = Meaning(
     BadSignature,
     "The store does not know the {who}.",
-    "Check AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN, which must belong together.",
+    "Check {keys.access_key} and {keys.token}, which must belong together.",
 )
 ANONYMOUS_DENIED = Meaning(
     AccessDenied,
@@ -134,7 +134,7 @@ ANONYMOUS_DENIED = Meaning(
 NOT_A_STORE = Meaning(
     BadEndpoint,
     "{endpoint} does not answer as an S3 store does.",
-    "Check that AWS_ENDPOINT_URL is the store's S3 API (not its web console).",
+    "Check that {endpoint_name} is the store's S3 API (not its web console).",
 )
 NO_OBJECT = Meaning(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")
 REFUSED = Meaning(Unsupported, "The store refuses the request{said}")

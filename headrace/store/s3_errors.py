@@ -34,7 +34,7 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
         return BadEndpoint(
             settings.endpoint_url,
             "The endpoint speaks TLS, and was asked in plain HTTP.",
-            remedy="Write https:// in AWS_ENDPOINT_URL.",
+            remedy=f"Write https:// in {settings.endpoint_name}.",
             status=head.status,
         )
     said = _parse(body)
@@ -43,7 +43,7 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
         return BadEndpoint(
             settings.endpoint_url,
             f"The endpoint redirects to {_origin_in(location)}, which no S3 store does by itself.",
-            remedy="Name the store's own address in AWS_ENDPOINT_URL: a signed request is sent to no other.",
+            remedy=f"Name the store's own address in {settings.endpoint_name}: a signed request is sent to no other.",
             status=head.status,
         )
     request_id = said.request_id or shortened(head.headers.get("x-amz-request-id", ""))
@@ -59,9 +59,9 @@ def error_of_response(uri: str, head: Head, body: bytes, settings: S3Settings, b
         error.region = region
         asked = settings.address_of(bucket).region
         error.remedy = (
-            f"Set AWS_REGION={region}."
+            _set_region(settings.region_name, region)
             if region != asked
-            else f"The store names {region} and does not answer there: check AWS_ENDPOINT_URL."
+            else f"The store names {region} and does not answer there: check {settings.endpoint_name}."
         )
     if code in ("RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch", "AccessDenied"):
         _tell_skew(error, head, certain=code.startswith("Request"))
@@ -84,6 +84,9 @@ def error_of_code(
         "region": settings.address_of(bucket).region,
         "who": f"access key {masked(signer.access_key)}" if signer is not None else "nobody",
         "said": f": {message}" if message else ".",
+        "keys": settings.key_names,
+        "region_name": settings.region_name,
+        "endpoint_name": settings.endpoint_name,
         "told": "" if message.strip(". ").lower() in _SAYS_NOTHING else f" The store says: {message}",
     }
     cause = meaning.cause.format_map(facts)
@@ -93,6 +96,11 @@ def error_of_code(
     return meaning.kind(
         uri, cause[:1].upper() + cause[1:], remedy=remedy, status=status, code=code, request_id=request_id
     )
+
+
+def _set_region(name: str, region: str) -> str:
+    # Of variables, as a shell takes it.
+    return f"Set {name}={region}." if name.startswith("AWS_") else f"Set {name} to {region}."
 
 
 def _meaning(status: int, code: str, message: str, signer: Signer | None) -> Meaning:

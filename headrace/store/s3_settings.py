@@ -18,13 +18,24 @@ from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
 from headrace.store.s3_address import S3Address, address_of
 from headrace.store.s3_credentials import (
     ANONYMOUS_VARIABLES,
+    NO_NAMES,
     NONE_FOUND,
     NONE_REMEDY,
     Signer,
     find_credentials,
     frozen,
 )
+from headrace.store.s3_endpoint import check_endpoint
 from headrace.store.s3_kinds import AwsEndpoints, aws_endpoints, kind_of
+from headrace.store.s3_names import (
+    ENDPOINT_VARIABLES,
+    PROFILE,
+    REGION_VARIABLES,
+    KeyNames,
+    endpoint_name,
+    key_names,
+    region_name,
+)
 from headrace.store.s3_profile import has_files, names_profile, read_profile
 from headrace.store.trust import Trust, resolve_trust
 
@@ -35,11 +46,8 @@ _renewing = threading.Lock()
 _logger = logging.getLogger(__name__)
 # botocore's rule, so that serve and push agree: a region is a label of a host's name.
 _REGION = re.compile(r"(?![0-9]+$)(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
-_ENDPOINT_REMEDY = "Set AWS_ENDPOINT_URL to http://HOST:PORT or https://HOST[:PORT]."
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "RUNAI_STREAMER_S3_ENDPOINT")
 ADDRESSING_VARIABLE = "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"
 PAYER_VARIABLE = "HEADRACE_S3_REQUEST_PAYER"
-_PROFILE = "AWS profile"
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class S3Settings:
         aws: how Amazon's endpoints of other regions are named; None where the endpoint is another's.
         anonymous: requests are not signed, as was asked for.
         request_payer: who pays for requests, "requester" or "" for the bucket's owner.
+        called: variable → its name in messages, where a caller has given what stands in it.
     """
 
     endpoint_url: str
@@ -66,6 +75,7 @@ class S3Settings:
     aws: AwsEndpoints | None = None
     anonymous: bool = False
     request_payer: str = ""
+    called: Mapping[str, str] = field(default_factory=dict)
     _regions: dict[str, str] = field(default_factory=dict, repr=False)
     _addresses: dict[str, S3Address] = field(default_factory=dict, repr=False)
 
@@ -104,7 +114,25 @@ class S3Settings:
 
     @cached_property
     def _credentials(self) -> "Credentials | None":
-        return None if self.anonymous else find_credentials(self.environ, self.endpoint_url, self.region)
+        return None if self.anonymous else self._find_credentials()
+
+    def _find_credentials(self) -> "Credentials | None":
+        return find_credentials(self.environ, self.endpoint_url, self.region, self.called)
+
+    @property
+    def endpoint_name(self) -> str:
+        """What a person corrects where the endpoint is wrong."""
+        return endpoint_name(self.origins, self.called)
+
+    @property
+    def region_name(self) -> str:
+        """What a person corrects where the region is wrong."""
+        return region_name(self.origins, self.called)
+
+    @property
+    def key_names(self) -> KeyNames:
+        """What a person corrects where a key is wrong."""
+        return key_names(self._credentials, self.environ, self.called)
 
     def credentials(self) -> "Credentials":
         """botocore's credentials object; `get_frozen_credentials()` renews them where they expire.
@@ -143,32 +171,37 @@ class S3Settings:
             if self.signer() != refused:
                 return True
             # cached_property keeps its value here.
-            self.__dict__["_credentials"] = find_credentials(self.environ, self.endpoint_url, self.region)
+            self.__dict__["_credentials"] = self._find_credentials()
             return self.signer() != refused
 
 
-def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
+def resolve_s3_settings(
+    environ: Mapping[str, str] = os.environ, called: Mapping[str, str] = NO_NAMES
+) -> S3Settings:
     """Find endpoint, addressing, region and CA bundle; credentials are looked for when first asked for.
+
+    Args: called: see S3Settings.called.
 
     Raises:
         BadEndpoint: the endpoint has no scheme or host, or a path; a certificate's file does not exist; a switch
             that is neither on nor off.
         WrongRegion: the region's name cannot be one.
-        NoCredentials: the profile that AWS_PROFILE names does not exist, or AWS's files cannot be read.
+        NoCredentials: the profile that AWSPROFILE names does not exist, or AWS's files cannot be read.
     """
-    region_from, region = _first(environ, "AWS_REGION", "AWS_DEFAULT_REGION")
-    endpoint_from, endpoint = _first(environ, *_ENDPOINT_VARIABLES)
+    region_from, region = _first(environ, *REGION_VARIABLES)
+    endpoint_from, endpoint = _first(environ, *ENDPOINT_VARIABLES)
+    region_from, endpoint_from = (called.get(name, name) for name in (region_from, endpoint_from))
     bundle_from, bundle = _first(environ, "AWS_CA_BUNDLE")
     profile: dict[str, str] = {}
     # A profile that is named has to exist even where variables say all, as with the AWS CLI.
     if names_profile(environ) or (not (region and endpoint) and has_files(environ)):
         profile = read_profile()
         if not region and profile.get("region"):
-            region_from, region = _PROFILE, profile["region"]
+            region_from, region = PROFILE, profile["region"]
         if not endpoint and profile.get("endpoint_url"):
-            endpoint_from, endpoint = _PROFILE, profile["endpoint_url"]
+            endpoint_from, endpoint = PROFILE, profile["endpoint_url"]
         if not bundle and profile.get("ca_bundle"):
-            bundle_from, bundle = _PROFILE, profile["ca_bundle"]
+            bundle_from, bundle = PROFILE, profile["ca_bundle"]
     _, ignored = _switch(environ, profile, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
     if ignored:
         endpoint_from, endpoint = "", ""
@@ -177,7 +210,7 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
     style_from, virtual = _addressing(environ, profile)
     aws: AwsEndpoints | None
     if endpoint:
-        endpoint = _check_endpoint(endpoint, endpoint_from)
+        endpoint = check_endpoint(endpoint, endpoint_from)
         parts = urlsplit(endpoint)
         host = (parts.hostname or "").lower()
         told = aws_endpoints(parts.scheme, host) if parts.port is None else None
@@ -231,6 +264,7 @@ def resolve_s3_settings(environ: Mapping[str, str] = os.environ) -> S3Settings:
         aws=aws,
         anonymous=bool(anonymous_from),
         request_payer=payer,
+        called=called,
     )
 
 
@@ -248,7 +282,7 @@ def _addressing(environ: Mapping[str, str], profile: Mapping[str, str]) -> tuple
         return ADDRESSING_VARIABLE, _is_on(said, ADDRESSING_VARIABLE)
     style = profile.get("addressing_style", "")
     if style in ("path", "virtual"):
-        return _PROFILE, style == "virtual"
+        return PROFILE, style == "virtual"
     return "", False
 
 
@@ -258,7 +292,7 @@ def _switch(environ: Mapping[str, str], profile: Mapping[str, str], variable: st
     if said:
         return variable, _is_on(said, variable)
     said = profile.get(variable.removeprefix("AWS_").lower(), "")
-    return _PROFILE if said else "", _is_on(said, _PROFILE)
+    return PROFILE if said else "", _is_on(said, PROFILE)
 
 
 def _is_on(text: str, named: str) -> bool:
@@ -268,32 +302,3 @@ def _is_on(text: str, named: str) -> bool:
     if text in ("", "0", "false", "no", "off"):
         return False
     raise BadEndpoint(named, f"{text!r:.40} is neither on nor off.", remedy="Write 1 or 0.")
-
-
-def _check_endpoint(endpoint: str, origin: str) -> str:
-    if "@" in endpoint:
-        raise BadEndpoint(
-            origin, "The endpoint holds a user name or password.", remedy="Use AWS_ACCESS_KEY_ID instead."
-        )
-    # Without path and query, which may hold a token.
-    shown = re.match(r"([^/?#]*://)?[^/?#]*", endpoint).group()  # type: ignore[union-attr]
-    try:
-        parts = urlsplit(endpoint)
-        port = parts.port
-    except ValueError:
-        raise BadEndpoint(
-            shown, f"The endpoint from {origin} is not a URL.", remedy=_ENDPOINT_REMEDY
-        ) from None
-    if parts.scheme not in ("http", "https") or "://" not in endpoint:
-        raise BadEndpoint(
-            shown,
-            f"The endpoint from {origin} has no scheme (http:// or https://).",
-            remedy=_ENDPOINT_REMEDY,
-        )
-    if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or port == 0:
-        raise BadEndpoint(
-            shown,
-            f"The endpoint from {origin} must be a scheme, a host and perhaps a port, without a path or a query.",
-            remedy=_ENDPOINT_REMEDY + " The bucket belongs in the s3:// URI.",
-        )
-    return f"{parts.scheme}://{parts.netloc}"

@@ -229,6 +229,45 @@ def test_a_process_that_fails_is_told_and_nothing_is_asked_without_a_signature(
     assert server.log == []
 
 
+@pytest.mark.parametrize(
+    "printed",
+    ["", "SECRETXYZ", "[]", "null", '{"Version": 1}', '{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "SECRETXYZ", '
+     '"Expiration": "SECRETXYZ"}', "\\xff"],
+)  # fmt: skip
+def test_a_process_that_prints_something_else_is_told_without_what_it_printed(
+    aws_files: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "tool")
+    (aws_files / "printed").write_bytes(printed.encode().replace(rb"\xff", b"\xff"))
+    (aws_files / "config").write_text(f"[profile tool]\ncredential_process = cat {aws_files / 'printed'}\n")
+    with pytest.raises(NoCredentials, match=r"could not be had: .*[^.]\. .*profile") as caught:
+        open_here().list()
+    assert "SECRETXYZ" not in str(caught.value)
+    assert server.log == []
+
+
+def test_a_process_that_prints_something_else_when_it_is_asked_again_is_told(
+    aws_files: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "tool")
+    write_process(aws_files, 60)  # so short that they are asked for again before each request
+    settings = resolve_s3_settings()
+    settings.credentials()
+    (aws_files / "answers.json").write_text('["SECRETXYZ"]')
+    with pytest.raises(NoCredentials, match="expired and could not be renewed") as caught:
+        S3Store(parse_source("s3://bucket/model"), settings).list()
+    assert "SECRETXYZ" not in str(caught.value)
+
+
+def test_a_quote_that_is_missing_in_the_process_is_told(
+    aws_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "tool")
+    (aws_files / "config").write_text("[profile tool]\ncredential_process = cat 'SECRETXYZ\n")
+    with pytest.raises(NoCredentials, match="credential_process"):
+        open_here().list()
+
+
 def test_a_pods_identity_is_taken_from_its_token_file(
     sign_in: SignIn, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

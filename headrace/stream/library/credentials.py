@@ -24,6 +24,14 @@ _VARIABLES = {
 }
 
 
+def names_given(credentials: object | None) -> dict[str, str]:
+    """What the resolver is to call the variables that `environment_with` puts fields into. Raises BadCredentials."""
+    given = set(_fields_of(credentials))
+    if given & {"access_key_id", "secret_access_key"}:
+        given |= {"access_key_id", "secret_access_key", "session_token"}
+    return {_VARIABLES[name][0]: f"{name} of s3_credentials" for name in given}
+
+
 class BadCredentials(HeadraceError):
     """Credentials in a form that cannot be understood."""
 
@@ -103,5 +111,7 @@ class Places:
         from headrace.store.s3_settings import resolve_s3_settings
 
         if self._settings is None:
-            self._settings = resolve_s3_settings(environment_with(self._credentials))
+            self._settings = resolve_s3_settings(
+                environment_with(self._credentials), names_given(self._credentials)
+            )
         return S3Store(source, self._settings)
