@@ -54,6 +54,9 @@ def main() -> int:
     gc.freeze()
     try:
         engine.serve(channel)
+    except HeadraceError as error:  # nothing is left to serve with, and why is for the user
+        channel.send(LoadFailed(type(error).__name__, error.message, error.remedy))
+        return 1
     except Exception:
         # By the front, which knows how its log is written.
         channel.send(LogLine("critical", traceback.format_exc().rstrip()))

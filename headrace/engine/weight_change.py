@@ -6,6 +6,7 @@ touches model, scheduler or cache runs here. Until the script swaps the models, 
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.engine import memory_views
 from headrace.engine.front_log import logged_by_the_front
+from headrace.engine.load_meter import load_of
 from headrace.engine.served import Served
 from headrace.engine.successor import Successor, begin_stream, open_successor
 from headrace.errors import HeadraceError
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 # While a change is under way, an idle engine looks so often whether it can go on.
 _LOOK_EVERY_S = 0.02
+_SHOW_EVERY_S = 1.0
 _ALL: tuple[Occupation, ...] = ("weights", "kv_cache")
 _CODE = "weights_changed"  # of requests that a change ends
 _NO_ROOM = "Free memory, and ask again."
@@ -57,7 +60,7 @@ class WeightsLost(HeadraceError):
 class WeightChanges:
     """The changes of one engine, one at a time. Belongs to the engine's thread."""
 
-    def __init__(self, engine: "Engine", served: Served) -> None:
+    def __init__(self, engine: "Engine", served: Served, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._served = served
         self._occupied: set[Occupation] = set(_ALL)
@@ -65,6 +68,8 @@ class WeightChanges:
         self._lost: WeightsLost | None = None
         self._outbox: deque[EngineMessage] = deque()  # other threads append log lines
         self._log = ExitStack()
+        self._clock = clock
+        self._shown_s = clock()
 
     # ---- what the step loop asks
 
@@ -108,6 +113,8 @@ class WeightChanges:
             except Exception as error:
                 _logger.exception("The change of weights failed.")
                 self._end(self._answer(False, f"The engine failed at the change: {error!r}."))
+        if self._script is not None:
+            self._show_life()
         sent: list[EngineMessage] = []
         while self._outbox:
             sent.append(self._outbox.popleft())
@@ -308,6 +315,13 @@ class WeightChanges:
             served.arena.give_back()  # whoever may still hold a tensor of it
 
     # ---- words
+
+    def _show_life(self) -> None:
+        """Requests that wait for the change get no tokens meanwhile: the front must not take the engine for stuck."""
+        now_s = self._clock()
+        if now_s - self._shown_s >= _SHOW_EVERY_S:
+            self._shown_s = now_s
+            self._outbox.append(load_of(self._engine.scheduler))
 
     def _end(self, answer: WeightsAnswer) -> None:
         self._script = None

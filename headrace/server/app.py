@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headrace.server import info, prefix_cache, probes, scrape
+from headrace.server import info, prefix_cache, probes, scrape, weights
 from headrace.server.auth import ApiKeyMiddleware
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
@@ -36,6 +36,9 @@ ROUTES = (
     Route("/server_info", info.server_info, methods=["GET"]),
     Route("/get_server_info", info.server_info, methods=["GET"]),
     Route("/flush_cache", prefix_cache.flush, methods=["GET", "POST"]),
+    Route("/update_weights_from_disk", weights.update_weights_from_disk, methods=["POST"]),
+    Route("/release_memory_occupation", weights.release_memory_occupation, methods=["GET", "POST"]),
+    Route("/resume_memory_occupation", weights.resume_memory_occupation, methods=["GET", "POST"]),
     Route("/v1/models", info.list_models, methods=["GET"]),
     Route("/v1/models/{id:path}", info.show_model, methods=["GET"]),
     Route("/v1/completions", completions, methods=["POST"]),

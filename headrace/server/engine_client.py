@@ -23,8 +23,12 @@ from headrace.ipc.messages import (
     LogLine,
     ModelInfo,
     Ready,
+    ReleaseMemory,
     RequestFailed,
+    ResumeMemory,
     StepOutput,
+    UpdateWeights,
+    WeightsAnswer,
 )
 from headrace.server.errors import ApiError, unavailable
 from headrace.server.metrics import AnswerMeter
@@ -41,6 +45,7 @@ from headrace.server.restarts import Restart, passes
 from headrace.server.served_model import ServedModel
 from headrace.server.text_threads import TextThreads
 from headrace.server.token_stream import TokenStream
+from headrace.server.weight_state import WeightState
 
 _log = logging.getLogger("headrace.engine")
 _LEVELS = logging.getLevelNamesMapping()
@@ -71,6 +76,7 @@ class EngineClient:
     Attributes:
         texts: where tokenizing and template rendering run.
         model_uri: what is served now, or will be; an engine that is started again loads it.
+        weights: what is in the engine's memory, and whether that is being changed.
         progress: where the load stands.
         model: tokenizer, template and limits; None until the engine has told them.
         max_total_tokens: places in the KV pool; None until requests may be sent.
@@ -123,6 +129,7 @@ class EngineClient:
         self._building: asyncio.Task[None] | None = None
         self.texts = texts
         self.model_uri = model_uri
+        self.weights = WeightState()
         self.progress = ProgressMeter()
         self.model: ServedModel | None = None
         self.max_total_tokens: int | None = None
@@ -170,6 +177,7 @@ class EngineClient:
         for flush in flushes:
             if not flush.done():
                 flush.set_exception(answer)
+        self.weights.lose(answer)
         self._fail_streams(answer)
         self._tell()
 
@@ -205,7 +213,7 @@ class EngineClient:
         if self.ready is None:
             arrived = 0 < latest.bytes_total <= latest.bytes_done
             return latest.phase == WARMING_UP or (arrived and bool(self._streams))
-        return bool(self._streams or self._flushes)
+        return bool(self._streams or self._flushes or self.weights.is_changing)
 
     @property
     def retry_after_s(self) -> int:
@@ -323,6 +331,19 @@ class EngineClient:
         flushed: CacheFlushed = await answer
         return flushed
 
+    async def change_weights(self, asked: UpdateWeights | ReleaseMemory | ResumeMemory) -> WeightsAnswer:
+        """Have the engine change its weights, or what of them is in memory; what it says.
+
+        Raises ApiError: 409 while another change is under way, 503 while the server ends, 500 if the engine is gone.
+        """
+        self._refuse_if_closed()
+        answer = self.weights.begin()
+        if not self._send(asked):
+            self.weights.lose(engine_gone())
+            raise engine_gone()
+        await self._until(answer.done, None)
+        return answer.result()
+
     def _end(self, rid: str, abort: bool) -> None:
         self._streams.pop(rid, None)
         if abort:
@@ -348,6 +369,10 @@ class EngineClient:
                 flush = self._flushes.popleft()
                 if not flush.done():
                     flush.set_result(message)
+            case WeightsAnswer():
+                self.model_uri = message.model
+                self.weights.take(message)
+                self._tell()
             case LoadProgress():
                 self.progress.add(message, time.monotonic())
             case ModelInfo():

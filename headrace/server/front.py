@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 import uvicorn
 
 from headrace.errors import HeadraceError
@@ -27,6 +26,7 @@ from headrace.server.signals import Signals
 from headrace.server.supervisor import ENGINE_END_S, Supervisor
 from headrace.server.text_threads import TextThreads
 from headrace.server.tracing import Tracing, tracing_of
+from headrace.server.weight_state import options_for
 
 # How long answers may take to leave before they are cut off.
 _ANSWERS_END_S = 3
@@ -59,7 +59,7 @@ def serve(
     )
 
     def start_for(model_uri: str) -> EngineProcess:
-        return start_engine(msgspec.structs.replace(options.engine, model=model_uri))
+        return start_engine(options_for(options.engine, model_uri))
 
     async def run() -> int:
         client = make_client(options, build, texts)

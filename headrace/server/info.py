@@ -30,7 +30,8 @@ async def model_info(request: Request) -> Response:
     model = _known(context)
     return JsonResponse(
         {
-            "model_path": context.options.engine.model,
+            "model_path": context.client.model_uri,
+            "weight_version": context.client.weights.version,
             "served_model_name": context.options.served_model_name,
             "tokenizer_path": context.options.engine.tokenizer_path or context.options.engine.model,
             "is_generation": True,
@@ -52,7 +53,8 @@ async def server_info(request: Request) -> Response:
         {
             "version": __version__,
             "served_model_name": options.served_model_name,
-            "model_path": engine.model,
+            "model_path": client.model_uri,
+            "in_memory": client.weights.occupied,
             "ready": client.serving,
             "device": engine.device,
             "dtype": engine.dtype,

@@ -28,11 +28,15 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when requests are answered at once; 503 with the load's progress until then, and while draining.
+    """200 when requests are answered at once; 503 with the load's progress until then, and while draining or while
+    memory is given back.
 
     After a failure of the engine it also tells which attempt this is, why, and when the next engine is started.
     """
     client = ServerContext.of(request).client
+    if client.serving and not client.weights.is_complete:
+        report = {"ready": False, "phase": "memory released", "in_memory": client.weights.occupied}
+        return JsonResponse(report, status_code=503, headers={"Retry-After": str(client.retry_after_s)})
     if client.serving:
         return JsonResponse({"ready": True, "phase": "serving"})
     if client.failure is not None:

@@ -26,7 +26,7 @@ async def metrics(request: Request) -> Response:
         ready=client.ready,
         phases=since_exec(client.ready.phases, context.engine_started_s) if client.ready is not None else (),
         load=client.load,
-        serving=client.serving,
+        serving=client.serving and client.weights.is_complete,
         waiting_for_load=client.waiting_for_load_count,
         context_length=client.model.context_length if client.model is not None else None,
         processes=_processes(context.engine_pid()),
