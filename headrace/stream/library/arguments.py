@@ -1,7 +1,7 @@
 """Arguments that are easily mistaken: one name where several are meant, bytes for text, an ordinal for a device."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.stream.variables import BadSetting
@@ -49,6 +49,17 @@ def device_text(device: "str | int | torch.device | None") -> str:
         return f"cuda:{device}"
     text = "cpu" if device is None else str(device)
     return "cpu" if text == "cpu:0" else text
+
+
+def check_options(call: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError, in Python's words and of the call that was made, for a keyword that it does not know."""
+    for name in given:
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f". Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{meant}")
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from headrace.errors import HeadraceError
 from headrace.stream.checkpoint.header import Shard
-from headrace.stream.library.arguments import path_text
+from headrace.stream.library.arguments import check_options, path_text
 from headrace.stream.library.opening import Opened, open_model, versions_of
 from headrace.stream.library.tensor_stream import LoadOptions, TensorStream, telling
 from headrace.stream.library.tensors import Framework
@@ -72,6 +72,7 @@ def load_file(
         CannotRestart: restart_on_change and is_distributed.
         HeadraceError: of every kind that names, stores, headers, the selection or a lack of memory cause.
     """
+    check_options("load_file", options, LoadOptions.__annotations__)
     name = path_text(path)
 
     def load() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from headrace.stream.library.arguments import path_texts
+from headrace.stream.library.arguments import check_options, path_texts
 from headrace.stream.library.indexing import Index
 from headrace.stream.library.opening import open_objects
 from headrace.stream.library.tensor_stream import StreamerMisused as StreamerMisused
@@ -51,6 +51,7 @@ class SafetensorsStreamer:
         **options: Unpack[StreamOptions],
     ) -> None:
         """`stream_files` of one file."""
+        check_options("SafetensorsStreamer.stream_file", options, StreamOptions.__annotations__)
         self.stream_files([path], s3_credentials, device, is_distributed, **options)
 
     def stream_files(

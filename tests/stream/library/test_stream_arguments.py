@@ -96,3 +96,26 @@ def test_no_end_is_no_limit(path: Path) -> None:
 def test_a_rank_that_is_no_whole_number_is_refused(path: Path, rank: Any, size: Any) -> None:
     with pytest.raises(BadSlice, match=r"whole numbers.*int\(os\.environ\["):
         load_file(path, tensor_parallel=TensorParallel(rank, size, {"a": 0}))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda path, **more: load_file(path, **more), "load_file"),
+        (lambda path, **more: SafetensorsStreamer().stream_file(path, **more), "stream_file"),
+        (lambda path, **more: SafetensorsStreamer().stream_files([path], **more), "stream_files"),
+        (lambda path, **more: open_checkpoint(path, **more), "open_checkpoint"),
+    ],
+)
+def test_a_keyword_that_is_none_is_told_of_the_call_that_was_made(
+    call: Callable[..., Any], name: str
+) -> None:
+    # The place cannot be opened: nothing is asked there first.
+    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'typo'"):
+        call("s3://nowhere/x.safetensors", typo=1)
+
+
+def test_a_keyword_that_is_nearly_one_is_told(path: Path) -> None:
+    more: Any = {"concurency": 4}
+    with pytest.raises(TypeError, match="Did you mean 'concurrency'"):
+        load_file(path, **more)
