@@ -21,7 +21,8 @@ def add_flags(parser: Parser) -> None:
         nargs="?",
         metavar="MODEL",
         type=values.nonempty,
-        help="s3://BUCKET/PREFIX, https://HOST/PATH/ or a local folder with config.json and *.safetensors",
+        help="s3://BUCKET/PREFIX (or gs://, az://), https://HOST/PATH/, ORG/NAME on the Hugging Face hub, or a local "
+        "folder, with config.json and *.safetensors",
     )
     _add_model_flags(parser.add_argument_group("model"))
     _add_loading_flags(parser.add_argument_group("loading"))
@@ -46,6 +47,12 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         metavar="MODEL",
         type=values.nonempty,
         help="another way to name MODEL",
+    )
+    group.add_argument(
+        "--revision",
+        metavar="NAME",
+        type=values.nonempty,
+        help="branch, tag or commit of a model on the Hugging Face hub (default: its main branch)",
     )
     group.add_argument(
         "--served-model-name",

@@ -51,7 +51,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "folder", metavar="DIR", type=Path, help="the folder with config.json and the weights"
     )
-    parser.add_argument("uri", metavar="URI", help="where it goes: s3:// or gs://BUCKET/PREFIX, or a folder")
+    parser.add_argument(
+        "uri", metavar="URI", help="where it goes: s3://, gs:// or az://BUCKET/PREFIX, or a folder"
+    )
     parser.add_argument(
         "--create-bucket",
         action="store_true",

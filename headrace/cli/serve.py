@@ -117,13 +117,14 @@ def serve_options(args: argparse.Namespace, environ: Mapping[str, str]) -> "Serv
 
     from headrace.ipc.options import EngineOptions
     from headrace.server.options import ServeOptions
-    from headrace.source.uri import parse_source
+    from headrace.source.uri import at_revision, parse_source
 
-    parse_source(model)
+    place = model if args.revision is None else at_revision(model, args.revision)
+    parse_source(place)
     if args.tokenizer_path is not None:
         parse_source(args.tokenizer_path)
     return ServeOptions(
-        engine=EngineOptions(model=model, **engine),
+        engine=EngineOptions(model=place, **engine),
         served_model_name=args.served_model_name if args.served_model_name is not None else model,
         api_key=_api_key(args.api_key, environ),
         chat_template=args.chat_template,
@@ -171,7 +172,7 @@ def _model(args: argparse.Namespace) -> str:
     if model is None:
         raise UsageError(
             "No model is named.",
-            remedy="Give MODEL or --model-path MODEL: s3://BUCKET/PREFIX, https://HOST/PATH/ or a local folder.",
+            remedy="Give MODEL or --model-path MODEL: s3://BUCKET/PREFIX, hf://ORG/NAME, https://HOST/PATH/ or a folder.",
         )
     return model
 

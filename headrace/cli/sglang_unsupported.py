@@ -122,10 +122,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         switches=("--skip-tokenizer-init",),
     ),
     Unsupported(
-        "Choosing a revision is (a prefix in a bucket has none)",
-        values={"--revision": None},
-    ),
-    Unsupported(
         "Checking a model against published checksums is",
         optional=("--model-checksum",),
     ),

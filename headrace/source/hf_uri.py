@@ -59,7 +59,7 @@ def hub_place(rest: str, text: str) -> HubPlace:
         after = f"{begun}/{path}" if len(parts) > 2 else begun
         special = _SPECIAL.fullmatch(after)
         revision, path = (special.group(1), special.group(2) or "") if special else (begun, path)
-        revision = _checked(unquote(revision), text)
+        revision = check_revision(unquote(revision), text)
     path = path.strip("/")
     if path and (
         not {"", ".", ".."}.isdisjoint(path.split("/")) or not path.isprintable() or len(path) > 1_000
@@ -80,7 +80,7 @@ def plain_hub_name(text: str) -> HubPlace | None:
     if match is None or not _is_repository(match.group(1)):
         return None
     revision = match.group(2)
-    return HubPlace(match.group(1), _checked(unquote(revision), text) if revision else "", "")
+    return HubPlace(match.group(1), check_revision(unquote(revision), text) if revision else "", "")
 
 
 def hub_uri(repository: str, revision: str, path: str) -> str:
@@ -113,7 +113,8 @@ def _is_repository(name: str) -> bool:
     )
 
 
-def _checked(revision: str, text: str) -> str:
+def check_revision(revision: str, text: str) -> str:
+    """The revision that `text` asks for. Raises BadSource where there can be none of this name."""
     if not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision or revision.endswith("/"):
         raise BadSource(
             f"{text!r:.300} names a revision that can be none.",

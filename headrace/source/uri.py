@@ -10,7 +10,14 @@ from urllib.parse import quote, unquote
 from headrace.source.az_uri import AZURE_SCHEMES, azure_place
 from headrace.source.bad_source import BadSource as BadSource
 from headrace.source.gs_uri import gs_bucket_and_key
-from headrace.source.hf_uri import HubPlace, hub_place, hub_uri, plain_hub_name, uri_of_hub_page
+from headrace.source.hf_uri import (
+    HubPlace,
+    check_revision,
+    hub_place,
+    hub_uri,
+    plain_hub_name,
+    uri_of_hub_page,
+)
 from headrace.source.s3_uri import s3_bucket_and_key
 from headrace.source.web_address import web_address
 
@@ -105,6 +112,34 @@ def parse_source(text: str) -> ModelSource:
     if scheme == "file":
         return _parse_folder(_path_of(rest, text), text)
     raise _unknown(scheme)
+
+
+def at_revision(text: str, revision: str) -> str:
+    """The name of the same model at a branch, tag or commit, as the caller wrote its name.
+
+    Raises:
+        BadSource: as `parse_source`; what is no model on the Hugging Face hub; a revision that cannot be one, or is
+            another than the name's own.
+    """
+    source = parse_source(text)
+    if source.scheme != "hf":
+        raise BadSource(
+            f"{text:.300} is no model on the Hugging Face hub, and has no revision {revision!r:.100}.",
+            remedy="Name the prefix or the folder of the version that is meant."
+            if _URI.fullmatch(text) or plain_hub_name(text) is None
+            else f"There is a folder of that name here: write hf://{text} for the hub's model.",
+        )
+    check_revision(revision, text)
+    if source.revision:
+        if source.revision != revision:
+            raise BadSource(
+                f"{text:.300} names the revision {source.revision}, and {revision} is asked for.",
+                remedy="Name one of them.",
+            )
+        return text
+    if plain_hub_name(text) is not None:
+        return f"{text}@{quote(revision, safe='')}"
+    return hub_uri(source.bucket, revision, source.prefix)
 
 
 def parse_folder_to_be(text: str) -> ModelSource:

@@ -334,3 +334,17 @@ def test_the_parser_is_the_same_for_both_commands() -> None:
 
     assert launch_server.serve is serve
     assert isinstance(parser().parse_args(["s3://b/m"]), argparse.Namespace)
+
+
+def test_a_revision_is_one_of_the_hubs_model_and_not_of_its_served_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    got = options("--model-path org/name --revision feature/x")
+    assert got.engine.model == "org/name@feature%2Fx"
+    assert got.served_model_name == "org/name"
+
+
+def test_a_revision_of_what_has_none_is_refused() -> None:
+    with pytest.raises(HeadraceError, match="s3://bucket/qwen is no model on the Hugging Face hub"):
+        options("s3://bucket/qwen --revision main")

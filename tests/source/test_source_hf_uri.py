@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.source.uri import BadSource, parse_object, parse_source
+from headrace.source.uri import BadSource, at_revision, parse_object, parse_source
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(150))
@@ -185,3 +185,49 @@ def test_a_page_of_the_hub_is_told_apart_from_a_folder_of_files(page: str, uri: 
 )
 def test_other_addresses_stay_a_web_servers(text: str) -> None:
     assert parse_source(text).uri == text
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "same"),
+    [
+        ("org/name", "v1.0", "org/name@v1.0"),
+        ("org/name", "feature/x", "org/name@feature%2Fx"),
+        ("org/name", "refs/pr/7", "org/name@refs%2Fpr%2F7"),
+        ("HF://org/name/", "v1.0", "hf://org/name@v1.0"),
+        ("hf://org/name/sub/folder", "feature/x", "hf://org/name@feature%2Fx/sub/folder"),
+        ("hf://org/name@v1.0", "v1.0", "hf://org/name@v1.0"),
+        ("org/name@v1.0", "v1.0", "org/name@v1.0"),
+    ],
+)
+def test_a_revision_beside_the_name_is_one_in_it(
+    name: str, revision: str, same: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert at_revision(name, revision) == same
+    assert parse_source(same).revision == revision
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "why"),
+    [
+        ("org/name@main", "v1.0", "names the revision main, and v1.0 is asked for"),
+        ("org/name", "a..b", "names a revision that can be none"),
+        ("org/name", "--flag", "names a revision that can be none"),
+        (
+            "s3://bucket/name",
+            "v1.0",
+            "is no model on the Hugging Face hub.*prefix or the folder of the version",
+        ),
+        ("https://host/name", "v1.0", "is no model on the Hugging Face hub"),
+        ("./folder", "v1.0", "is no model on the Hugging Face hub"),
+        ("here/folder", "v1.0", "is no model on the Hugging Face hub.*write hf://here/folder"),
+    ],
+)
+def test_a_revision_that_cannot_be_had_is_refused(
+    name: str, revision: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "folder").mkdir(parents=True)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSource, match=why):
+        at_revision(name, revision)
