@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,13 @@ class Server:
         log: the file with everything that it and its engine write.
     """
 
-    def __init__(self, *arguments: str, environ: Mapping[str, str], place: Surroundings) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environ: Mapping[str, str],
+        place: Surroundings,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         """Start it on a free port of loopback, unless the arguments say otherwise."""
         self.place = place
         self.log = place.folder / "log"
@@ -133,7 +139,7 @@ class Server:
         self.port = int(arguments[arguments.index("--port") + 1])
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, *arguments],
+                [*command, *arguments],
                 env=place.environment(environ),
                 cwd=place.working,
                 stdin=subprocess.DEVNULL,
@@ -225,10 +231,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*arguments: str, environ: Mapping[str, str]) -> Iterator[Server]:
+def serving(
+    *arguments: str, environ: Mapping[str, str], command: Sequence[str] = COMMAND
+) -> Iterator[Server]:
     """A server that is ready, and that ends cleanly on SIGTERM afterwards unless it has ended already."""
     with surroundings() as place:
-        server = Server(*arguments, environ=environ, place=place)
+        server = Server(*arguments, environ=environ, place=place, command=command)
         server.wait_until_ready()
         yield server
         if server.process.poll() is None:
