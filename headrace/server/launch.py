@@ -26,7 +26,16 @@ class AddressUnavailable(HeadraceError):
     """The server cannot listen where it was told to."""
 
 
-def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
+class EngineNotStarted(HeadraceError):
+    """The system gives no process, or no place for the socket to it."""
+
+
+def run(
+    options: ServeOptions,
+    *,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
+    first_restart_s: float = FIRST_RESTART_S,
+) -> int:
     """Serve until a signal; the exit code. Call it on the main thread.
 
     In this order: the socket listens (a client that is early waits instead of being refused), the engine
@@ -66,7 +75,10 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
             return engine
 
         engine_started_s = process_age_s()
-        first = start_engine(options.engine)
+        try:
+            first = start_engine(options.engine)
+        except OSError as error:
+            raise _cannot_start(error) from None
         try:
             from headrace.server.front import serve
             from headrace.server.text_threads import TextThreads
@@ -97,6 +109,19 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
 def _exit_now(code: int) -> NoReturn:
     """End without waiting for a text that is still being encoded, nor tearing the interpreter down under it."""
     logging.shutdown()
+def _cannot_start(error: OSError) -> EngineNotStarted:
+    if error.errno in (errno.ENOENT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
+        return EngineNotStarted(
+            f"There is no place for the socket between the server's two processes: {error.strerror}.",
+            remedy="Make /tmp writable (where a container's file system is read-only: mount an emptyDir or a tmpfs "
+            "there), or set TMPDIR to a folder that is.",
+        )
+    return EngineNotStarted(
+        f"The engine's process cannot be started: {error.strerror}.",
+        remedy="The system lacks memory or has too many processes.",
+    )
+
+
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
