@@ -222,8 +222,9 @@ class Engine:
         if self._changes is None:
             from headrace.engine.weight_change import WeightChanges
 
-            assert self._served is not None
-            self._changes = WeightChanges(self, self._served)
+            served, self._served = self._served, None  # which holds on to its arena
+            assert served is not None
+            self._changes = WeightChanges(self, served)
         return self._changes
 
     def _wait_s(self) -> float | None:

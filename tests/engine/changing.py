@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.engine.engine import Engine
 from headrace.ipc.messages import (
+    EngineLoad,
     EngineMessage,
     FrontMessage,
     Generate,
@@ -42,6 +43,7 @@ class Loop:
         failed: requests that the engine ended.
         answers: to changes, in order.
         log: lines for the front.
+        signs: EngineLoad messages.
     """
 
     engine: Engine
@@ -50,6 +52,7 @@ class Loop:
     failed: dict[str, RequestFailed] = field(default_factory=dict)
     answers: list[WeightsAnswer] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    signs: int = 0
 
     def send(self, message: FrontMessage) -> None:
         answer = self.engine.take(message)
@@ -98,6 +101,8 @@ class Loop:
                 self.failed[rid] = message
             case WeightsAnswer():
                 self.answers.append(message)
+            case EngineLoad():
+                self.signs += 1
             case LogLine(_, text):
                 self.log.append(text)
 

@@ -1,7 +1,10 @@
 """Other weights in a running engine: who gets which text, what is refused, and what a failure leaves."""
 
+import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,10 @@ import torch
 
 from headrace.engine import weight_change
 from headrace.engine.weight_change import WeightsLost
-from headrace.ipc.messages import Generate, ResumeMemory, SamplingParams, UpdateWeights
+from headrace.ipc.messages import Generate, ReleaseMemory, ResumeMemory, SamplingParams, UpdateWeights
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
+from headrace.stream.arena import Arena
 from headrace.stream.library.memory_room import Room
 from tests.engine.changing import ANSWER, PROMPT, Loop, answer_of, gate, objects_of
 from tests.engine.harness import environment, start_engine
@@ -169,6 +173,73 @@ def test_ends_of_sequence_are_those_of_the_new_checkpoint(
     loop.send(Generate("x", PROMPT, SamplingParams(max_tokens=ANSWER, temperature=0.0)))
     loop.finish("x")
     assert loop.tokens["x"] == texts["b"][: texts["b"].index(end) + 1]
+
+
+def test_the_same_name_with_new_objects_is_new_weights(
+    loop: Loop, server: FaultServer, folders: dict[str, Path], texts: dict[str, list[int]]
+) -> None:
+    server.objects |= objects_of(folders["b"], "a")
+    assert says(loop) == texts["a"]
+    assert loop.change(UpdateWeights(A)).success
+    assert says(loop) == texts["b"]
+
+
+def test_the_old_weights_are_let_go_without_a_search_for_garbage(loop: Loop) -> None:
+    arenas = weakref.WeakSet[Arena]()
+
+    def remember() -> None:
+        served = loop.engine._changes._served if loop.engine._changes else loop.engine._served
+        assert served is not None and served.arena is not None
+        arenas.add(served.arena)
+
+    says(loop)
+    gc.collect()
+    gc.disable()
+    try:
+        remember()
+        for model in (B, A, B):
+            assert loop.change(UpdateWeights(model)).success
+            says(loop)
+            remember()
+        assert len(arenas) == 1
+    finally:
+        gc.enable()
+
+
+def test_an_engine_that_changes_gives_signs_of_life_and_looks_for_nothing_afterwards(
+    loop: Loop, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_change, "_SHOW_EVERY_S", 0.0)
+    with gate(server, "b") as held:
+        loop.send(UpdateWeights(B))
+        loop.until(held.reached.is_set, "a read of B's weights")
+        before = loop.signs
+        loop.until(lambda: loop.signs > before + 3, "signs of life")
+        held.open()
+        loop.until(lambda: bool(loop.answers), "the end of the change")
+    changes = loop.engine._changes
+    assert changes is not None
+    assert changes.wait_s is None
+    loop.turn()
+    count = loop.signs
+    loop.turn()
+    assert loop.signs == count
+
+
+def test_parameters_that_lie_elsewhere_are_copied_into_at_idle(
+    loop: Loop, texts: dict[str, list[int]]
+) -> None:
+    """As on a GPU, where the weights come by way of host memory; here the other place is host memory, too."""
+    served = loop.engine._served
+    assert served is not None
+    loop.engine._served = replace(served, arena=None)
+    address = loop.engine.runner.model.parameters.embedding.data_ptr()
+    assert loop.change(UpdateWeights(B)).success
+    assert loop.engine.runner.model.parameters.embedding.data_ptr() == address
+    assert says(loop) == texts["b"]
+    assert loop.change(ReleaseMemory(("weights", "kv_cache"))).success
+    assert loop.change(ResumeMemory(("weights", "kv_cache"))).success
+    assert says(loop) == texts["b"]
 
 
 # ---- refusals before a byte is replaced
