@@ -44,9 +44,8 @@ class Inbox:
         self.read(engine)
         if self._requests.keys() - known and engine.has_room_beside(step):
             return True
-        return not known <= self._requests.keys() and any(
-            request.rid not in self._requests for request, _ in step.prefills
-        )
+        gone = known - self._requests.keys()
+        return any(request.rid in gone for request in step.requests())
 
     def fail_all(self, engine: "Engine", text: str) -> None:
         """End every request that was taken."""

@@ -84,6 +84,10 @@ class Step:
     prefills: tuple[tuple[Request, int], ...]
     decodes: tuple[Request, ...]
 
+    def requests(self) -> "list[Request]":
+        """All whose tokens are computed, in the order of the step's rows."""
+        return [*(request for request, _ in self.prefills), *self.decodes]
+
     def input_ids(self) -> list[int]:
         """The tokens that are computed, in the order of the step's rows."""
         ids: list[int] = []

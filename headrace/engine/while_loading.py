@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 def compute_while_loading(
     engine: "Engine", inbox: Inbox, arriving: Arriving, transfer: "Transfer", timeline: Timeline
 ) -> list[EngineMessage]:
-    """Compute what is asked for until somebody has a token, or until the transfer is over and nobody asks.
+    """Compute what is asked for until the transfer is over, and then until somebody has a token or nobody asks.
 
     A request that comes, or goes, while a step waits for bytes makes that step be planned anew, so that all who wait
     are computed together. A step that fails ends its requests, and not the load.
@@ -35,14 +35,17 @@ def compute_while_loading(
         Stopped: the front wants no more.
         HeadraceError: what ended the transfer.
     """
+    answers: list[EngineMessage] = []
     begun_s: float | None = None
     while True:
         is_over = transfer.wait_end(0)
         inbox.read(engine)
+        if is_over and (answers or not engine.scheduler.has_work):
+            return answers
         if engine.scheduler.has_work:
             begun_s = timeline.now() if begun_s is None else begun_s
             try:
-                answers = engine.step(arriving)
+                new = engine.step(arriving)
             except Abandoned:
                 continue
             except (HeadraceError, Stopped):
@@ -51,10 +54,8 @@ def compute_while_loading(
                 _logger.exception("A step failed while the model was loading.")
                 inbox.fail_all(engine, f"The engine failed while it computed this request: {error}")
                 continue
-            if answers:
+            if new and not answers:
                 timeline.add("first prompt", begun_s, timeline.now())
-                return answers
-        elif is_over:
-            return []
+            answers += new
         else:
             transfer.wait_end(LOOK_EVERY_S)
