@@ -18,7 +18,11 @@ class Timeline:
 
     def now(self) -> float:
         """Seconds since the origin."""
-        return time.monotonic() - self._origin
+        return self.since(time.monotonic())
+
+    def since(self, moment_s: float) -> float:
+        """Seconds from the origin to a moment of time.monotonic()."""
+        return moment_s - self._origin
 
     def add(self, name: str, start_s: float, end_s: float) -> None:
         """Record a phase."""

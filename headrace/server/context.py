@@ -22,11 +22,6 @@ class ServerContext:
     options: ServeOptions
     metrics: ServerMetrics
 
-    @property
-    def engine_started_s(self) -> float:
-        """See EngineClient.engine_started_s."""
-        return self.client.engine_started_s
-
     def engine_pid(self) -> int | None:
         """The engine's process, where there is one of its own at the moment."""
         return self.client.engine_pid

@@ -30,6 +30,7 @@ from headrace.ipc.messages import (
     UpdateWeights,
     WeightsAnswer,
 )
+from headrace.ipc.timeline import Timeline
 from headrace.server.errors import ApiError, unavailable
 from headrace.server.metrics import AnswerMeter
 from headrace.server.progress import ProgressMeter
@@ -94,6 +95,7 @@ class EngineClient:
         engine_pid: the engine's process, where it is one of its own.
         engine_started_s: when the engine was started: seconds after the front's exec for the first ones, until one was
             ready; 0 for those after, whose start-up is counted from their own beginning.
+        timeline: what the front itself does for the start that goes on, on the same clock as `engine_started_s`.
         created: Unix time of this object, in whole seconds.
     """
 
@@ -146,16 +148,23 @@ class EngineClient:
         self.messages = 0
         self.engine_pid: int | None = None
         self.engine_started_s = 0.0
+        self.timeline = Timeline(self._loop.time())
         self.created = int(time.time())
 
     # ---- engines come and go
 
     def attach(
-        self, send: Callable[[FrontMessage], bool], *, pid: int | None = None, started_s: float = 0.0
+        self,
+        send: Callable[[FrontMessage], bool],
+        *,
+        pid: int | None = None,
+        started_s: float = 0.0,
+        timeline: Timeline | None = None,
     ) -> None:
-        """There is a new engine, which begins to load. See `engine_pid` and `engine_started_s`."""
+        """There is a new engine, which begins to load. See `engine_pid`, `engine_started_s` and `timeline`."""
         self._send = send
         self.engine_pid, self.engine_started_s = pid, started_s
+        self.timeline = timeline if timeline is not None else Timeline(self._loop.time())
         self.progress = ProgressMeter()
         self.fault = self._loop.create_future()
         if self.restart is not None:
@@ -399,7 +408,8 @@ class EngineClient:
 
     async def _build(self, info: ModelInfo) -> None:
         try:
-            self.model = await self.texts.render(lambda: self._build_model(info))
+            with self.timeline.phase("front: tokenizer"):
+                self.model = await self.texts.render(lambda: self._build_model(info))
         except HeadraceError as error:
             self._break(error)
         except Exception as error:

@@ -25,6 +25,7 @@ class EngineProcess:
 
     Attributes:
         address: of its channel, in a private folder of its own.
+        executed_s: time.monotonic() just before its exec.
     """
 
     def __init__(self, options: EngineOptions, command: Sequence[str]) -> None:
@@ -33,7 +34,8 @@ class EngineProcess:
         # is aborted, by the watchdog or by a crash, shall show where its threads stood.
         environment = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONFAULTHANDLER": "1", **os.environ}
         self.address = make_address()
-        start = EngineStart(self.address, options, executed_s=time.monotonic())
+        self.executed_s = time.monotonic()
+        start = EngineStart(self.address, options, executed_s=self.executed_s)
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0

@@ -12,6 +12,7 @@ import uvicorn
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
+from headrace.ipc.timeline import Timeline
 from headrace.server.app import create_app
 from headrace.server.engine_client import EngineClient
 from headrace.server.engine_process import EngineProcess
@@ -51,6 +52,7 @@ def serve(
     Raises HeadraceError if no engine can serve. The caller ends the last engine, and is left with `texts` that may
     still be busy.
     """
+    timeline = Timeline(first_engine.executed_s - engine_started_s)
     status = configure_logging(options.log_level, options.log_format)
     for note in options.notes:
         _log.info("%s", note)
@@ -70,7 +72,10 @@ def serve(
             watchdog_timeout_s=options.watchdog_timeout_s,
             status=status,
         )
-        supervising = asyncio.get_running_loop().create_task(supervisor.run(first_engine, engine_started_s))
+        timeline.add("front: imports", engine_started_s, timeline.now())
+        supervising = asyncio.get_running_loop().create_task(
+            supervisor.run(first_engine, engine_started_s, timeline)
+        )
         with tracing_of(options, client) as tracing:
             return await _serve(options, listener, client, supervisor, supervising, signals, tracing)
 

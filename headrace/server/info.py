@@ -10,7 +10,7 @@ from headrace.server.errors import unavailable
 from headrace.server.protocol import ModelCard, ModelList
 from headrace.server.responses import JsonResponse
 from headrace.server.served_model import ServedModel
-from headrace.server.startup_log import since_exec
+from headrace.server.startup_state import ready_s, startup_table
 
 
 async def list_models(request: Request) -> Response:
@@ -71,7 +71,9 @@ async def server_info(request: Request) -> Response:
             "sampling_defaults": client.model.defaults if client.model else None,
             "max_total_tokens": ready.max_total_tokens if ready else None,
             "bytes_streamed": ready.bytes_streamed if ready else client.progress.latest.bytes_done,
-            "phases": since_exec(ready.phases, context.engine_started_s) if ready else (),
+            "ready_s": ready_s(client) if ready else None,
+            "engine_restarts": client.restarts,
+            "phases": startup_table(client),
             "summary": ready.summary if ready else [],
         }
     )

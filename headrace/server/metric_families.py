@@ -19,11 +19,10 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from headrace.ipc.messages import EngineLoad, LoadProgress, PhaseTime, Ready
+from headrace.ipc.messages import EngineLoad, LoadProgress, Ready
 from headrace.server.metrics import Histogram, ServerMetrics
 from headrace.server.process_usage import ProcessUsage
-
-TRANSFER_PHASES = ("transfer", "streaming weights")
+from headrace.server.startup_table import TRANSFER, PhaseRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,9 @@ class State:
     Attributes:
         progress: of the load, as it was told last.
         ready: the engine's; None while it loads.
-        phases: of the start, on the clock that began with exec; () while it loads.
+        phases: the start-up table; () while it loads.
+        ready_s: when requests could be answered at once, on its clock.
+        restarts: engines that were started again.
         load: how busy the engine is.
         serving: requests are answered at once.
         waiting_for_load: requests that wait for the end of the load.
@@ -44,7 +45,9 @@ class State:
     metrics: ServerMetrics
     progress: LoadProgress
     ready: Ready | None
-    phases: tuple[PhaseTime, ...]
+    phases: tuple[PhaseRow, ...]
+    ready_s: float
+    restarts: int
     load: EngineLoad
     serving: bool
     waiting_for_load: int
@@ -77,6 +80,9 @@ class _Families(Collector):
 def _of_start(state: State) -> Iterator[Metric]:
     progress, ready = state.progress, state.ready
     yield _gauge("ready", "1 while requests are answered at once.", int(state.serving))
+    yield _counter(
+        "engine_restarts", "Engines that were started in the place of one that failed.", state.restarts
+    )
     done = progress.bytes_done if ready is None else ready.bytes_streamed
     total = progress.bytes_total if ready is None else ready.bytes_streamed
     yield _counter("load_bytes", "Weight bytes received from the store.", done)
@@ -89,16 +95,16 @@ def _of_start(state: State) -> Iterator[Metric]:
     yield _gauge("load_concurrency", "Connections that read weights at this moment.", connections)
     if ready is None:
         return
-    transfer = [phase for phase in state.phases if phase.name in TRANSFER_PHASES]
+    transfer = [row for row in state.phases if row.name == TRANSFER]
     if transfer:
-        seconds = transfer[-1].end_s - transfer[-1].start_s
+        seconds = transfer[-1].seconds
         yield _gauge(
             "weight_load_duration_seconds", "From the first weight byte asked for to the last one.", seconds
         )
     yield _gauge(
         "startup_time_seconds",
-        "From exec to ready.",
-        max((phase.end_s for phase in state.phases), default=0.0),
+        "From exec, or from the start of an engine that was started again, to ready.",
+        state.ready_s,
     )
     phase_seconds = GaugeMetricFamily(
         "headrace_startup_phase_seconds", "How long each phase of the start took.", labels=["phase"]
@@ -108,19 +114,28 @@ def _of_start(state: State) -> Iterator[Metric]:
         "When each phase of the start ended, from exec.",
         labels=["phase"],
     )
-    for name, (seconds, end_s) in _by_name(state.phases).items():
+    hidden = GaugeMetricFamily(
+        "headrace_startup_phase_hidden_ratio",
+        "Share (0 to 1) of each phase of the start that passed while weights were moving.",
+        labels=["phase"],
+    )
+    for name, rows in _by_name(state.phases).items():
+        seconds = sum(row.seconds for row in rows)
         phase_seconds.add_metric([name], seconds)
-        phase_ends.add_metric([name], end_s)
+        phase_ends.add_metric([name], max(row.end_s for row in rows))
+        hidden_s = [row.hidden_share * row.seconds for row in rows if row.hidden_share is not None]
+        if hidden_s:
+            hidden.add_metric([name], sum(hidden_s) / seconds)
     yield phase_seconds
     yield phase_ends
+    yield hidden
 
 
-def _by_name(phases: Iterable[PhaseTime]) -> dict[str, tuple[float, float]]:
-    """Name → (seconds, end). A phase may come twice: its seconds add up, its last end stands."""
-    found: dict[str, tuple[float, float]] = {}
-    for phase in phases:
-        seconds, end_s = found.get(phase.name, (0.0, 0.0))
-        found[phase.name] = seconds + phase.end_s - phase.start_s, max(end_s, phase.end_s)
+def _by_name(rows: Iterable[PhaseRow]) -> dict[str, list[PhaseRow]]:
+    """A phase may come more than once: a load that began anew."""
+    found: dict[str, list[PhaseRow]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
     return found
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from headrace.server.context import ServerContext
 from headrace.server.process_usage import ProcessUsage, process_usage
-from headrace.server.startup_log import since_exec
+from headrace.server.startup_state import ready_s, startup_table
 
 
 async def metrics(request: Request) -> Response:
@@ -24,7 +24,9 @@ async def metrics(request: Request) -> Response:
         metrics=context.metrics,
         progress=client.progress.latest,
         ready=client.ready,
-        phases=since_exec(client.ready.phases, context.engine_started_s) if client.ready is not None else (),
+        phases=startup_table(client),
+        ready_s=ready_s(client),
+        restarts=client.restarts,
         load=client.load,
         serving=client.serving and client.weights.is_complete,
         waiting_for_load=client.waiting_for_load_count,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.ipc.timeline import Timeline
 from headrace.server.engine_client import EngineClient, EngineFailed, Fault
 from headrace.server.engine_link import EngineLink, why_ended
 from headrace.server.engine_process import EngineProcess
@@ -53,7 +54,7 @@ class Supervisor:
         self._status = status
         self._link: EngineLink | None = None
 
-    async def run(self, first: EngineProcess, started_s: float) -> HeadraceError:
+    async def run(self, first: EngineProcess, started_s: float, timeline: Timeline) -> HeadraceError:
         """Keep an engine running; returns why none will run any more.
 
         The client has failed then, unless the server drains: no engine is started for a server that ends.
@@ -61,10 +62,11 @@ class Supervisor:
         Args:
             first: just started.
             started_s: seconds after the front's exec.
+            timeline: what the front did until now, counted from its exec.
         """
         loop, client = asyncio.get_running_loop(), self._client
-        executed_s = loop.time() - started_s
-        fault, served_s = await self._serve_with(first, started_s)
+        executed_s = first.executed_s - started_s
+        fault, served_s = await self._serve_with(first, started_s, timeline)
         failures = 0
         while True:
             failures = self._policy.failures_in_a_row(failures, served_s)
@@ -86,19 +88,22 @@ class Supervisor:
             except OSError as error:
                 fault, served_s = Fault(_cannot_start(error), True), 0.0
             else:
-                started_s = 0.0 if client.ever_ready else loop.time() - executed_s
-                fault, served_s = await self._serve_with(engine, started_s)
+                started_s = 0.0 if client.ever_ready else engine.executed_s - executed_s
+                timeline = Timeline(engine.executed_s - started_s)
+                fault, served_s = await self._serve_with(engine, started_s, timeline)
 
     async def stop(self) -> None:
         """Have the engine end by itself, if there is one and it can. `run` must have been cancelled, or be over."""
         if self._link is not None:
             await self._link.stop(ENGINE_END_S)
 
-    async def _serve_with(self, process: EngineProcess, started_s: float) -> tuple[Fault, float]:
+    async def _serve_with(
+        self, process: EngineProcess, started_s: float, timeline: Timeline
+    ) -> tuple[Fault, float]:
         """Let an engine serve until it fails; nothing of it is left then. Why, and for how long it was ready."""
         loop, client = asyncio.get_running_loop(), self._client
         self._link = link = EngineLink(process, client.receive)
-        client.attach(link.send, pid=process.pid, started_s=started_s)
+        client.attach(link.send, pid=process.pid, started_s=started_s, timeline=timeline)
         stuck = loop.create_task(self._until_stuck())
         telling = loop.create_task(self._tell_start(loop.time()))
         ends: set[asyncio.Future[Any]] = {link.ended, client.fault, stuck}
@@ -147,7 +152,7 @@ class Supervisor:
     async def _tell_start(self, begun_s: float) -> None:
         client = self._client
         is_restart = client.restart is not None
-        await log_startup(client, client.engine_started_s, self._status)
+        await log_startup(client, self._status)
         if is_restart and client.ready is not None:
             _log.info("Ready again, %.1f s after the engine was started.", client.ready_at_s - begun_s)
 

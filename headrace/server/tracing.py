@@ -19,7 +19,7 @@ from headrace.server.metrics import GENERATING_ROUTES
 from headrace.server.options import ServeOptions
 from headrace.server.request_trace import RequestTrace
 from headrace.server.span_facts import SpanFacts, of_request, of_startup
-from headrace.server.startup_log import since_exec
+from headrace.server.startup_state import startup_phases
 
 # What may wait for the thread: far more than it is ever behind.
 _MOST_WAITING = 10_000
@@ -62,7 +62,7 @@ class Tracing:
         except ApiError:
             return
         executed_s = time.monotonic() - process_age_s()
-        phases = since_exec(ready.phases, client.engine_started_s)
+        phases = startup_phases(client)
         facts = of_startup(
             phases, executed_s, model_uri=client.model_uri, bytes_streamed=ready.bytes_streamed
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -12,6 +13,7 @@ from scripted_engine import Script, ScriptedEngine, say
 from headrace.ipc.front_channel import FrontChannel, private_address
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
+from headrace.ipc.timeline import Timeline
 from headrace.server.engine_client import EngineClient, Fault
 from headrace.server.front import make_client, make_server
 from headrace.server.launch import bind
@@ -78,7 +80,7 @@ def running_front(
             )
             texts = TextThreads()
             client = make_client(options, build, texts)
-            client.attach(channel.send)
+            client.attach(channel.send, started_s=0.1, timeline=Timeline(time.monotonic() - 0.1))
             client.fault.add_done_callback(_fail_with_it(client))
             channel.start(asyncio.get_running_loop(), client.receive)
             traces = contextlib.ExitStack()
@@ -86,7 +88,7 @@ def running_front(
             end = asyncio.Event()
             parts.append((client, asyncio.get_running_loop(), end))
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-            log = asyncio.ensure_future(log_startup(client, 0.1))
+            log = asyncio.ensure_future(log_startup(client))
             started.set()
             await end.wait()
             if client.serving:

@@ -46,7 +46,7 @@ M = TypeVar("M", bound=FrontMessage)
 READY = Ready(
     max_total_tokens=4 * CONTEXT_LENGTH,
     bytes_streamed=1_000_000,
-    phases=(PhaseTime("streaming weights", 0.1, 0.4), PhaseTime("warming up", 0.4, 0.5)),
+    phases=(PhaseTime("transfer", 0.1, 0.4), PhaseTime("warm up", 0.3, 0.5)),
     summary=("KV cache: 8192 tokens",),
     weights_bytes=3 << 30,
     kv_cache_bytes=1 << 29,

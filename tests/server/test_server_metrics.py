@@ -220,9 +220,12 @@ def test_the_start_is_told_by_phases_once_it_is_over() -> None:
     assert numbers("ready") == 1
     assert numbers("load_bytes_total") == numbers("load_size_bytes") == READY.bytes_streamed
     assert numbers("load_concurrency") == 0
-    assert numbers("startup_time_seconds") == 0.5
-    assert numbers("startup_phase_seconds", phase="streaming weights") == pytest.approx(0.3)
-    assert numbers("startup_phase_end_seconds", phase="streaming weights") == 0.4
+    # The engine was started a tenth of a second after exec.
+    assert numbers("startup_time_seconds") >= 0.6
+    assert numbers("startup_phase_seconds", phase="transfer") == pytest.approx(0.3)
+    assert numbers("startup_phase_end_seconds", phase="transfer") == pytest.approx(0.5)
+    assert numbers("startup_phase_hidden_ratio", phase="warm up") == pytest.approx(0.5)
+    assert numbers("startup_phase_seconds", phase="front: tokenizer") > 0
     assert numbers("weight_load_duration_seconds") == pytest.approx(0.3)
     assert numbers("context_len") == 2048
     assert numbers("weight_memory_usage_gb") == 3

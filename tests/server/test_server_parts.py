@@ -12,7 +12,7 @@ import pytest
 from byte_model import EOS_ID, ids_of, model_info
 
 from headrace.errors import HeadraceError
-from headrace.ipc.messages import LoadProgress, PhaseTime, TokenOutput
+from headrace.ipc.messages import LoadProgress, TokenOutput
 from headrace.server.checks import check_context
 from headrace.server.choice import ChoiceText, Delta
 from headrace.server.engine_process import exit_sentence
@@ -24,7 +24,6 @@ from headrace.server.protocol import CompletionRequest, SamplingRequest
 from headrace.server.sampling import SamplingDefaults, model_defaults, resolve
 from headrace.server.served_model import build_served_model
 from headrace.server.signals import Signals
-from headrace.server.startup_log import since_exec, table_lines
 from headrace.server.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.stop_matcher import StopMatcher
@@ -193,15 +192,6 @@ class TestProgress:
         meter.add(LoadProgress("streaming weights", 0, 1_000_000_000), 0.0)
         meter.add(LoadProgress("streaming weights", 1_000_000_000, 1_000_000_000), 1.0)
         assert meter.line() == "Loading: streaming weights, 1.00 of 1.00 GB (100 %), 1.00 GB/s"
-
-
-def test_the_table_is_aligned_and_begins_with_exec() -> None:
-    lines = table_lines(since_exec([PhaseTime("transfer", 0.5, 12.25)], 0.25))
-    assert lines == [
-        "phase                                 start      end  seconds",
-        "front: until the engine is started     0.00     0.25     0.25",
-        "transfer                               0.75    12.50    11.75",
-    ]
 
 
 @pytest.mark.parametrize(

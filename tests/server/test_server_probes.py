@@ -144,7 +144,14 @@ def test_the_servers_facts_include_the_start_up_table() -> None:
             "min_p": 0.0,
             "repetition_penalty": 1.0,
         }
-        assert [row["name"] for row in facts["phases"]][1:] == ["streaming weights", "warming up"]
+        rows = {row.pop("name"): row for row in facts["phases"]}
+        assert rows["transfer"] == pytest.approx(
+            {"start_s": 0.2, "end_s": 0.5, "seconds": 0.3, "hidden_share": None}
+        )
+        assert rows["warm up"]["hidden_share"] == pytest.approx(0.5)
+        assert {"front: until the engine is started", "front: tokenizer"} < set(rows)
+        assert facts["ready_s"] >= 0.6
+        assert facts["engine_restarts"] == 0
         assert front.http.get("/get_model_info").json()["architectures"] == ["LlamaForCausalLM"]
 
 
@@ -163,12 +170,13 @@ def test_the_log_tells_summary_table_and_readiness_in_this_order(caplog: pytest.
         pass
     lines = [record.getMessage() for record in caplog.records if record.name == "headrace"]
     assert lines[-1] == READY_LINE
-    summary, streaming = (
+    summary, transfer = (
         lines.index(READY.summary[0]),
-        lines.index(next(line for line in lines if line.startswith("streaming weights "))),
+        lines.index(next(line for line in lines if line.startswith("transfer "))),
     )
-    assert summary < streaming < len(lines) - 1
-    assert lines[streaming].split() == ["streaming", "weights", "0.20", "0.50", "0.30"]
+    assert summary < transfer < len(lines) - 1
+    assert lines[transfer].split() == ["transfer", "0.20", "0.50", "0.30", "–"]
+    assert lines[transfer + 1].split() == ["warm", "up", "0.40", "0.60", "0.20", "50", "%"]
 
 
 def test_the_engines_own_lines_are_logged_with_their_level(caplog: pytest.LogCaptureFixture) -> None:

@@ -183,7 +183,8 @@ def test_the_start_is_a_span_with_its_phases_below_it() -> None:
     assert told["headrace.model_uri"] == "s3://bucket/tiny"
     assert told["headrace.bytes_streamed"] == 1_000_000
     names = [child.name for child in collector.children(span)]
-    assert names == ["front: until the engine is started", "streaming weights", "warming up"]
+    assert names[0] == "front: until the engine is started"
+    assert sorted(names[1:]) == ["front: tokenizer", "transfer", "warm up"]
 
 
 def test_the_server_as_a_process_sends_its_last_spans_before_it_ends(tmp_path: Path) -> None:
