@@ -30,12 +30,7 @@ class EngineNotStarted(HeadraceError):
     """The system gives no process, or no place for the socket to it."""
 
 
-def run(
-    options: ServeOptions,
-    *,
-    engine_command: Sequence[str] = ENGINE_COMMAND,
-    first_restart_s: float = FIRST_RESTART_S,
-) -> int:
+def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
     """Serve until a signal; the exit code. Call it on the main thread.
 
     In this order: the socket listens (a client that is early waits instead of being refused), the engine
@@ -106,9 +101,6 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
             signals.restore()
 
 
-def _exit_now(code: int) -> NoReturn:
-    """End without waiting for a text that is still being encoded, nor tearing the interpreter down under it."""
-    logging.shutdown()
 def _cannot_start(error: OSError) -> EngineNotStarted:
     if error.errno in (errno.ENOENT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
         return EngineNotStarted(
@@ -122,6 +114,9 @@ def _cannot_start(error: OSError) -> EngineNotStarted:
     )
 
 
+def _exit_now(code: int) -> NoReturn:
+    """End without waiting for a text that is still being encoded, nor tearing the interpreter down under it."""
+    logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
