@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli import values
 from headrace.cli.output import say
 from headrace.cli.table import print_json
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.stream.pulling.pull import FoundFile, Pulled
@@ -26,6 +27,10 @@ examples:
 
 --verify auto compares each file with headrace.manifest.json where one lies beside it, else with the CRC that the store
 keeps; `manifest` asks the store for nothing, `require` fails where there is neither, `off` compares sizes only."""
+
+
+class NothingFits(HeadraceError):
+    """The patterns leave nothing to pull."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -86,6 +91,11 @@ def run(args: argparse.Namespace) -> int:
 
         watch = Watch(begin, lambda count: advance(count), prover.prove)
         pulled = pull_found(found, folder, args.include, args.exclude, watch)
+    if not (pulled.fetched or pulled.current):
+        raise NothingFits(
+            f"None of the {len(found):,} files of {args.uri} fits --include and --exclude.",
+            remedy="A pattern is compared with the path below the prefix: *.json, original/*.",
+        )
     seconds = time.monotonic() - started
     sizes = {file.path: file.item.size_bytes for file in found}
     if args.json:

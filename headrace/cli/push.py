@@ -49,7 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "push", help="upload a model folder to a bucket", description=DESCRIPTION, epilog=EXAMPLES
     )
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="the folder with config.json and the weights"
+        "folder", metavar="DIR", type=_folder, help="the folder with config.json and the weights"
     )
     parser.add_argument(
         "uri", metavar="URI", help="where it goes: s3://, gs:// or az://BUCKET/PREFIX, or a folder"
@@ -79,6 +79,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Push; the exit code. Raises HeadraceError."""
     destination = parse_destination(args.uri)
+    _refuse_inside(args.folder, destination)
     found = read_folder(args.folder, force=args.force)
     if args.manifest:
         _check_weights(args.folder, found)
@@ -100,6 +101,23 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _tell(result, found, destination, seconds)
     return 0
+
+
+def _folder(text: str) -> Path:
+    """What is pushed: a path, or file:// and a path."""
+    from headrace.source.uri import BadSource, parse_folder_to_be
+
+    scheme, separator, _ = text.partition("://")
+    if not separator or Path(text).is_dir():
+        return Path(text).expanduser()
+    if scheme.lower() != "file":
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.200} is no folder of this machine; `headrace pull URI DIR` brings one here"
+        )
+    try:
+        return Path(parse_folder_to_be(text).prefix)
+    except BadSource as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def parse_destination(text: str) -> "ModelSource":
@@ -124,6 +142,14 @@ def parse_destination(text: str) -> "ModelSource":
             f"{scheme.lower()}:// can be read from, not pushed to.", remedy="Write s3://BUCKET/PREFIX."
         )
     return source
+
+
+def _refuse_inside(folder: Path, destination: "ModelSource") -> None:
+    """A folder below what is pushed would be pushed into itself the next time."""
+    if destination.scheme == "file" and folder.resolve() in Path(destination.prefix).parents:
+        raise UsageError(
+            f"{destination.uri} lies in the folder that is pushed.", remedy="Name a place outside of it."
+        )
 
 
 def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
@@ -287,7 +313,8 @@ def _tell(result: "UploadResult", found: "FolderFiles", destination: "ModelSourc
         f"{skipped} there already ({decimal_size(result.bytes_skipped)}), {seconds:.1f} s."
     )
     if result.bucket_created:
-        say(f"Made the bucket {destination.bucket}.")
+        made = f"the bucket {destination.bucket}" if destination.bucket else f"the folder {destination.uri}"
+        say(f"Made {made}.")
     if found.left_out:
         say(f"Left out: {_shortened(found.left_out)}.")
     if result.only_in_store:

@@ -44,6 +44,12 @@ _STEM = "model"
 SINGLE_NAME = _STEM + _SUFFIX
 # Beginnings of the names of safetensors files that are no weights of the model in transformers' layout.
 _OTHER_ROLES = (".", "consolidated", "adapter_", "optimizer", "scheduler", "training_", "rng_state", "scaler")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_PICKLED_REMEDY = (
+    "Pickled weights (.bin, .pt) are never loaded, since reading them can run any code: convert them where you trust "
+    "them, e.g. with transformers' from_pretrained(...).save_pretrained(DIR), and upload the safetensors with "
+    "`headrace push DIR URI`, which converts nothing by itself."
+)
 _Numbered = tuple[ObjectInfo, re.Match[str]]
 _NUMBERED = re.compile(r"(.+)-(\d{5,18})-of-(\d{5,18})\.safetensors", re.ASCII)
 
@@ -209,16 +215,33 @@ def read_index(index: bytes, where: str) -> dict[str, str]:
 
 def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[ObjectInfo, ...]:
     names = sorted(set(read_index(index, where).values()))
+    others = [name for name in names if not name.endswith(_SUFFIX)]
+    if others:
+        raise BadModelFiles(
+            f"{where}/{INDEX_NAME} names files that are no safetensors: {_some(others)}.",
+            remedy=_PICKLED_REMEDY
+            if others[0].endswith(_PICKLED)
+            else "Upload the index that belongs to the shards.",
+        )
+    below = [name for name in names if "/" in name]
+    if below:
+        raise BadModelFiles(
+            f"{where}/{INDEX_NAME} names files outside of its own folder, where none is read: {_some(below)}.",
+            remedy="Put the shards beside the index, and only their names into it.",
+        )
     found = {item.name: item for item in listing.objects}
     missing = [name for name in names if name not in found]
     _refuse_broken_links(listing, where, set(missing).__contains__)
     if missing:
         raise BadModelFiles(
-            f"{where}/{INDEX_NAME} names {len(missing)} of {len(names)} shards that are not there: "
-            f"{', '.join(missing[:_SHOWN])}{' …' if len(missing) > _SHOWN else ''}.",
+            f"{where}/{INDEX_NAME} names {len(missing)} of {len(names)} shards that are not there: {_some(missing)}.",
             remedy="Upload the missing shards, or the index that belongs to the ones that are there.",
         )
     return tuple(found[name] for name in names)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}"
 
 
 def _refuse_broken_links(listing: Listing, where: str, counts: Callable[[str], bool]) -> None:
@@ -271,12 +294,8 @@ def _role_remedy(name: str) -> str:
 
 
 def _weights_remedy(listing: Listing) -> str:
-    if any(item.name.endswith((".bin", ".pt", ".pth", ".ckpt")) for item in listing.objects):
-        return (
-            "Pickled weights (.bin, .pt) are never loaded, since reading them can run any code: convert them where "
-            "you trust them, e.g. with transformers' from_pretrained(...).save_pretrained(DIR), and upload the "
-            "safetensors with `headrace push DIR URI`, which converts nothing by itself."
-        )
+    if any(item.name.endswith(_PICKLED) for item in listing.objects):
+        return _PICKLED_REMEDY
     if any(item.name.endswith(".gguf") for item in listing.objects):
         return "GGUF files are not read: upload the checkpoint that they were made from, as safetensors."
     if listing.folders:

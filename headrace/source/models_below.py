@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights
+from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights, is_weight_name
 from headrace.source.objects import Listing, ObjectInfo
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _WEIGHTS = (".safetensors", ".gguf", *_PICKLED)
-_ADAPTER_NAME = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,15 @@ def _model(path: str, items: Sequence[ObjectInfo]) -> FoundModel:
     )
 
 
+def _is_of_adapter(name: str) -> bool:
+    return name.startswith("adapter_") and name.endswith((".safetensors", ".json"))
+
+
 def _format(own: Sequence[ObjectInfo]) -> str:
     """By the names of the files directly in the folder."""
     names = {_base(item) for item in own}
     if any(name.endswith(".safetensors") for name in names):
-        if _ADAPTER_NAME in names and CONFIG_NAME not in names:
+        if not any(is_weight_name(name) for name in names) and any(map(_is_of_adapter, names)):
             return "adapter"
         here = Listing(tuple(replace(item, name=_base(item)) for item in own))
         if INDEX_NAME in names:  # what it names is not read here

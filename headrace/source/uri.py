@@ -21,6 +21,9 @@ from headrace.source.hf_uri import (
 from headrace.source.s3_uri import s3_bucket_and_key
 from headrace.source.web_address import web_address
 
+_SCHEMES = ("s3", "gs", *AZURE_SCHEMES, "hf", "http", "https", "file")
+# What a shell, a copy or a path library has made of a URI: a blank before it, or a slash too few.
+_NEARLY_URI = re.compile(r"\s*([A-Za-z0-9]+)(:/?|//|://)(?!/)(.*)", re.DOTALL)
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -86,6 +89,7 @@ def parse_source(text: str) -> ModelSource:
     match = _URI.fullmatch(text)
     if match is None:
         plain = plain_hub_name(text)
+        _refuse_nearly_uri(text)
         if plain is not None and _is_nothing(text):
             return _hub_source(plain, text)
         return _parse_folder(text, text)
@@ -252,7 +256,7 @@ def _parse_folder(path_text: str, text: str) -> ModelSource:
             return ModelSource("file", "", str(path.resolve()), text)
         is_file = path.exists()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name of a user who does not exist
-        why = getattr(error, "strerror", None) or error
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise BadSource(
             f"The folder {text:.300} cannot be looked at: {why}.", remedy="Give an existing folder."
         ) from None
@@ -264,6 +268,18 @@ def _parse_folder(path_text: str, text: str) -> ModelSource:
         f"There is no folder {text}.",
         remedy="Give an existing folder, s3://bucket/prefix, or org/name for a model on the Hugging Face hub.",
     )
+
+
+def _refuse_nearly_uri(text: str) -> None:
+    """Raise BadSource for a misspelt URI, which would be taken for a folder."""
+    match = _NEARLY_URI.match(text)
+    if match is None or match.group(1).lower() not in _SCHEMES or not _is_nothing(text):
+        return
+    scheme, rest = match.group(1).lower(), match.group(3)
+    start = "file:///" if scheme == "file" else f"{scheme}://"
+    if {"@", "?"} & set(rest):  # before the one and after the other there may be a secret
+        raise BadSource(f"A name that begins with {scheme}: is no URI.", remedy=f"Write {start}….")
+    raise BadSource(f"{text!r:.300} is neither a folder nor a URI.", remedy=f"Write {start}{rest:.250}.")
 
 
 def _is_nothing(path: str) -> bool:
@@ -290,7 +306,7 @@ def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
             return ModelSource("file", "", folder, str(path.parent)), path.name
         is_folder, is_link, is_there = path.is_dir(), path.is_symlink(), os.path.lexists(path)
     except (OSError, RuntimeError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise BadSource(
             f"The file {text:.300} cannot be looked at: {why}.", remedy="Give an existing file."
         ) from None

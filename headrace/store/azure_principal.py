@@ -184,6 +184,12 @@ def shared_key(origin: str, account: str, text: str) -> SharedKey:
 def shared_access_signature(origin: str, text: str) -> SharedAccessSignature:
     """A signature with or without its question mark. Raises NoCredentials, without repeating it."""
     value = text.removeprefix("?").strip("&")
+    if "://" in value.partition("=")[0]:
+        raise NoCredentials(
+            origin,
+            "It holds an address, not a shared access signature alone.",
+            remedy="Keep what follows the question mark, sv=…&sig=….",
+        )
     if not all("!" <= character <= "~" and character != "#" for character in value) or "sig" not in parse_qs(
         value
     ):

@@ -186,7 +186,7 @@ def sign_in_error(error: Exception, principal: Principal) -> StoreError:
         if isinstance(cause, StoreError):
             return cause
         cause = cause.__cause__ or next((one for one in cause.args if isinstance(one, Exception)), None)
-    said = shortened(str(error.args[0])) if error.args and isinstance(error.args[0], str) else ""
+    said = shortened(str(error.args[0])).rstrip(". ") if error.args and isinstance(error.args[0], str) else ""
     who = f"{principal.shown} ({principal.origin})"
     if isinstance(error, GoogleAuthError) and error.retryable:
         return TransientError(who, f"No access token could be had: {said or 'Google failed'}.")

@@ -116,3 +116,21 @@ def test_a_signal_ends_it_and_leaves_what_came(
     said = child.communicate(timeout=60)[1]
     assert child.returncode == code, said
     assert "Traceback" not in said
+
+
+def test_patterns_that_fit_nothing_are_an_error(
+    server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", "s3://bucket/model", str(tmp_path / "copy"), "--include", "*.jsno"]) == 1
+    assert "fits --include and --exclude" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["", "copy", "deep/copy"])
+def test_a_folder_is_not_pulled_into_itself(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "deep").mkdir()
+    assert main(["pull", str(tmp_path), str(tmp_path / below)]) == 1
+    assert "lies in what is pulled" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "deep"]

@@ -260,3 +260,23 @@ def test_a_manifest_of_nothing_is_refused(
     (tmp_path / "notes.txt").write_text("no model")
     said = error_of([tmp_path, f"s3://{bucket}/m", "--manifest", "--force"], capsys)
     assert "nothing to make a manifest of" in said
+
+
+def test_a_folder_that_was_made_is_told_by_its_name(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(model, tmp_path / "copy", "--create-bucket") == 0
+    assert f"Made the folder {tmp_path / 'copy'}." in capsys.readouterr().out
+
+
+def test_the_folder_may_be_named_by_a_file_uri(model: Path, tmp_path: Path) -> None:
+    assert push(model.as_uri(), tmp_path / "copy", "--create-bucket", "--quiet") == 0
+    assert (tmp_path / "copy" / "config.json").is_file()
+
+
+def test_a_bucket_is_not_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`headrace pull URI DIR`" in error_of(["s3://bucket/model", tmp_path], capsys, code=2)
+
+
+def test_a_folder_is_not_pushed_into_itself(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lies in the folder that is pushed" in error_of([model, model / "copy"], capsys, code=2)

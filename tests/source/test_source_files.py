@@ -159,6 +159,24 @@ def test_a_shard_of_the_index_that_is_missing_is_named() -> None:
     assert "names 1 of 2 shards that are not there: lost.safetensors." in str(error)
 
 
+@pytest.mark.parametrize(
+    ("shard", "remedy"),
+    [
+        ("pytorch_model.bin", "Pickled weights"),
+        ("config.json", "Upload the index that belongs to the shards"),
+    ],
+)
+def test_an_index_that_names_no_safetensors_is_told(shard: str, remedy: str) -> None:
+    error = refused("config.json", shard, index=json.dumps({"weight_map": {"a": shard}}).encode())
+    assert f"names files that are no safetensors: {shard}." in str(error)
+    assert remedy in error.remedy
+
+
+def test_an_index_that_names_shards_in_folders_below_is_told() -> None:
+    index = json.dumps({"weight_map": {"a": "sub/x.safetensors"}}).encode()
+    assert "names files outside of its own folder" in str(refused("x.safetensors", index=index))
+
+
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "sub/x.safetensors"])
 def test_an_index_cannot_lead_out_of_the_folder(shard: str) -> None:
     refused("model.safetensors", index=json.dumps({"weight_map": {"a": shard}}).encode())

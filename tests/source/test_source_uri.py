@@ -302,3 +302,40 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadSource, match="pipe is no file, but a pipe"):
         parse_object(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("s3:/bucket/qwen", "s3://bucket/qwen"),
+        ("S3:bucket/qwen", "s3://bucket/qwen"),
+        ("gs//bucket", "gs://bucket"),
+        (" s3://bucket/qwen", "s3://bucket/qwen"),
+        ("\thttps://host/qwen", "https://host/qwen"),
+        ("file:/models/qwen", "file:///models/qwen"),
+        ("az:/container/x", "az://container/x"),
+    ],
+)
+def test_a_misspelt_uri_is_told_as_one(text: str, meant: str) -> None:
+    with pytest.raises(BadSource, match="is neither a folder nor a URI") as caught:
+        parse_source(text)
+    assert caught.value.remedy == f"Write {meant}."
+
+
+def test_a_secret_in_a_misspelt_uri_is_not_repeated() -> None:
+    for text in ("s3:/key:SECRET@bucket/x", "https:/host/x?sig=SECRET"):
+        with pytest.raises(BadSource) as caught:
+            parse_source(text)
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_folder_may_be_called_like_a_misspelt_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:" / "bucket").mkdir(parents=True)
+    assert parse_source("s3:/bucket").prefix == str(tmp_path / "s3:" / "bucket")
+
+
+def test_an_errors_sentence_ends_once() -> None:
+    with pytest.raises(BadSource) as caught:
+        parse_source("~nobody-of-this-name/x")
+    assert ".." not in caught.value.message

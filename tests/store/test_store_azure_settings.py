@@ -203,6 +203,7 @@ def test_what_is_given_counts_in_this_order() -> None:
         ("AZURE_STORAGE_SAS_TOKEN", "SECRET"),
         ("AZURE_STORAGE_SAS_TOKEN", "sig=SECRET x"),
         ("AZURE_STORAGE_SAS_TOKEN", "sig=SECRET\nx"),
+        ("AZURE_STORAGE_SAS_TOKEN", "https://acct.blob.core.windows.net/c?sv=1&sig=SECRET"),
     ],
 )
 def test_a_secret_that_is_none_is_told_without_repeating_it(name: str, value: str) -> None:
