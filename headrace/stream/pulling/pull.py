@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
-from headrace.source.uri import parse_source
+from headrace.source.uri import BadSource, ModelSource, parse_source
 from headrace.store.base import ListsBelow, Reader, Store
 from headrace.stream.checkpoint.headers import ReaderPool, list_model
 from headrace.stream.checkpoint.model_listing import list_all_below
@@ -135,6 +135,8 @@ def pull_found(
 ) -> Pulled:
     """Bring what was found, and is wanted, to a folder. Raises as pull_files."""
     chosen = [file for file in found if _is_wanted(file, allow, ignore)]
+    for source in {file.store.source for file in chosen}:
+        _refuse_inside(dst, source)
     for file in chosen:
         _check_path(file.path, file.store.source.uri_of(file.item.name))
     with writing_to(dst):
@@ -182,6 +184,14 @@ def _is_wanted(file: FoundFile, allow: Sequence[str] | None, ignore: Sequence[st
         return any(fnmatchcase(name, pattern) for name in (file.path, file.item.key) for pattern in patterns)
 
     return (allow is None or fits(allow)) and not (ignore is not None and fits(ignore))
+
+
+def _refuse_inside(dst: Path, source: ModelSource) -> None:
+    """Raise BadSource for a folder that is pulled into itself: the next pull would bring what this one has."""
+    if source.scheme == "file" and Path(source.prefix) in (dst, *dst.parents):
+        raise BadSource(
+            f"{dst} lies in what is pulled, {source.uri}.", remedy="Pull to a folder outside of it."
+        )
 
 
 def _check_path(path: str, uri: str) -> None:
