@@ -316,8 +316,10 @@ class EngineClient:
         Args:
             load_until_s: a load that has not ended by then, on the loop's clock, ends the generations with a 503.
 
-        Raises ApiError 500 if the engine is gone.
+        Raises ApiError 500 if the engine is gone, 503 if it will be before it is ready.
         """
+        if self.draining and self.ready is None:
+            raise shutting_down()
         stream = TokenStream([generate.rid for generate in generates], self._end, meter)
         for generate in generates:
             self._refuse_if_failed()

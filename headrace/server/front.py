@@ -42,6 +42,7 @@ def serve(
     listener: socket.socket,
     first_engine: EngineProcess,
     start_engine: Callable[[EngineOptions], EngineProcess],
+    first_restart_s: float,
     signals: Signals,
     texts: TextThreads,
     chat_template: str | None,
@@ -68,7 +69,7 @@ def serve(
         supervisor = Supervisor(
             client,
             start_for,
-            RestartPolicy(options.engine_restarts),
+            RestartPolicy(options.engine_restarts, first_restart_s),
             watchdog_timeout_s=options.watchdog_timeout_s,
             status=status,
         )
@@ -76,6 +77,7 @@ def serve(
         supervising = asyncio.get_running_loop().create_task(
             supervisor.run(first_engine, engine_started_s, timeline)
         )
+        await asyncio.sleep(0)  # the channel is open before anything else is done
         with tracing_of(options, client) as tracing:
             return await _serve(options, listener, client, supervisor, supervising, signals, tracing)
 

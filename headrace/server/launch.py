@@ -20,6 +20,7 @@ from headrace.server.options import ServeOptions
 from headrace.server.signals import Signals
 
 _BACKLOG = 2048
+FIRST_RESTART_S = 1.0
 
 
 class AddressUnavailable(HeadraceError):
@@ -30,18 +31,24 @@ class EngineNotStarted(HeadraceError):
     """The system gives no process, or no place for the socket to it."""
 
 
-def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
+def run(
+    options: ServeOptions,
+    *,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
+    first_restart_s: float = FIRST_RESTART_S,
+) -> int:
     """Serve until a signal; the exit code. Call it on the main thread.
 
     In this order: the socket listens (a client that is early waits instead of being refused), the engine
-    starts, and only then does the front import what it serves with.
+    starts, and only then does the front import what it serves with. A failed engine is started again after
+    `first_restart_s`, and ever later.
 
-    With `--log-format json` an error is logged, and the exit code is 1. Else raises HeadraceError: the port is taken, the chat template cannot be read, the model cannot be served, the
-    engine has ended once too often. Every engine, its children and its socket's folder are gone when this returns or
+    With `--log-format json` an error is logged, and the exit code is 1. Else raises HeadraceError: the port is taken,
+    the chat template cannot be read, the model cannot be served, the engine has ended once too often. Every engine, its children and its socket's folder are gone when this returns or
     raises.
     """
     try:
-        return _run(options, engine_command)
+        return _run(options, engine_command, first_restart_s)
     except HeadraceError as error:
         if options.log_format == "text":
             raise
@@ -51,7 +58,7 @@ def run(options: ServeOptions, *, engine_command: Sequence[str] = ENGINE_COMMAND
         return 1
 
 
-def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
+def _run(options: ServeOptions, engine_command: Sequence[str], first_restart_s: float) -> int:
     chat_template = _read_template(options.chat_template)
     with bind(options.host, options.port) as listener:
         engine: EngineProcess | None = None
@@ -86,6 +93,7 @@ def _run(options: ServeOptions, engine_command: Sequence[str]) -> int:
                     listener=listener,
                     first_engine=first,
                     start_engine=start_engine,
+                    first_restart_s=first_restart_s,
                     signals=signals,
                     texts=texts,
                     chat_template=chat_template,

@@ -34,8 +34,8 @@ class RestartPolicy:
         sound_after_s: an engine that has served so long is sound: its failure is the first in a row again.
     """
 
-    most: int = 3
-    first_delay_s: float = 1.0
+    most: int
+    first_delay_s: float
     longest_delay_s: float = 30.0
     sound_after_s: float = 600.0
 

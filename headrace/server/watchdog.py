@@ -36,7 +36,8 @@ class Watchdog:
         passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, self.step_s)
         self._looked_s = now_s
         if not busy or signs != self._signs:
-            self._signs, self._silent_s = signs, 0.0
+            # Work may have begun at any time until the next look: that one begins to count.
+            self._signs, self._silent_s = signs if busy else -1, 0.0
             return False
         self._silent_s += passed_s
         return self._silent_s >= self.timeout_s

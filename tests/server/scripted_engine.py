@@ -261,7 +261,13 @@ def main() -> None:
     model = _this_life(start.options.model)
     if model != "deaf":
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    scripts: dict[str, Script] = {"endless": endless, "deaf": endless, "flood": flood, "hang": hang}
+    scripts: dict[str, Script] = {
+        "endless": endless,
+        "deaf": endless,
+        "flood": flood,
+        "hang": hang,
+        "accepts": silent,
+    }
     engine = ScriptedEngine(start.address, scripts.get(model, say("Hello, world.")))
     if model == "exits":
         os._exit(7)

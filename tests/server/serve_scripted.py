@@ -1,4 +1,4 @@
-"""`headrace serve` with the scripted engine: the real command but for the engine's module."""
+"""`headrace serve` with the scripted engine: the real command but for the engine's module, and for less patience before a restart."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,9 @@ from headrace.server.launch import run
 from headrace.server.options import ServeOptions
 
 ENGINE = (sys.executable, str(Path(__file__).parent / "scripted_engine.py"))
+# Long enough for a test to ask something meanwhile, short enough for many tests.
+FIRST_RESTART_S = 0.25
 
 if __name__ == "__main__":
     options = msgspec.json.decode(sys.argv[1], type=ServeOptions)
-    sys.exit(guarded(lambda: run(options, engine_command=ENGINE)))
+    sys.exit(guarded(lambda: run(options, engine_command=ENGINE, first_restart_s=FIRST_RESTART_S)))
