@@ -1,5 +1,6 @@
 """A model's folder on a server without listings: the well-known names and those that the index gives, looked up."""
 
+import json
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,8 @@ from headrace.source.files import (
     INDEX_NAME,
     MANIFEST_NAME,
     MAX_METADATA_BYTES,
+    PROCESSOR_NAMES,
+    TOKENIZER_NAME,
     TOKENIZER_NAMES,
     VOCABULARY_NAMES,
     read_index,
@@ -29,15 +32,21 @@ _LONGEST_PAUSE_S = 5.0
 _WEIGHTS_FIRST_BYTES = 256 << 10
 _METADATA_FIRST_BYTES = 16 << 10
 _MOST_FIRST_BYTES = 64 << 20  # of all shards together, since they are kept until they are wanted
-# The index first: what it names is looked up after it.
+# Those first that others are looked up after: an index's shards, a vocabulary where there is no tokenizer.json, and
+# the processors' settings of a model whose config.json tells that it sees or hears.
 _NAMES = (
     INDEX_NAME,
-    SINGLE_NAME,
     CONFIG_NAME,
+    TOKENIZER_NAME,
+    SINGLE_NAME,
     GENERATION_CONFIG_NAME,
     MANIFEST_NAME,
-    *sorted(TOKENIZER_NAMES | VOCABULARY_NAMES),
+    *sorted(TOKENIZER_NAMES - {TOKENIZER_NAME}),
 )
+_VOCABULARIES = (*sorted(VOCABULARY_NAMES), "qwen.tiktoken")
+_ALL_NAMES = frozenset({*_NAMES, *_VOCABULARIES, *PROCESSOR_NAMES})
+# Beginnings of what config.json calls the parts of models that see or hear, and their tokens.
+_SENSES = ("vision", "image", "video", "audio", "speech", "mm_")
 
 
 def list_by_looking_up(store: Store) -> tuple[Found, ...]:
@@ -57,15 +66,18 @@ def list_by_looking_up(store: Store) -> tuple[Found, ...]:
         first_bytes = _METADATA_FIRST_BYTES
         if ".safetensors" in name:
             first_bytes = min(_WEIGHTS_FIRST_BYTES, _MOST_FIRST_BYTES // max(1, len(shards)))
+        instead = _VOCABULARIES if name == TOKENIZER_NAME else ()
         try:
             found = store.look_up(name, first_bytes)
         except NotFound:
-            return None, ()
+            return None, instead
         except AccessDenied as error:
-            return error, ()
-        if name != INDEX_NAME or found.item.size_bytes > MAX_METADATA_BYTES:
+            return error, instead
+        if name not in (INDEX_NAME, CONFIG_NAME) or found.item.size_bytes > MAX_METADATA_BYTES:
             return found, ()
         whole = Found(found.item, _whole(store, found))
+        if name == CONFIG_NAME:
+            return whole, sorted(PROCESSOR_NAMES) if has_senses(whole.prefix) else ()
         shards.extend(shards_of(whole.prefix, where))
         return whole, shards
 
@@ -95,10 +107,19 @@ def _whole(store: Store, found: Found) -> bytes:
         reader.close()
 
 
+def has_senses(config: bytes) -> bool:
+    """Whether a config.json is of a model that takes more than text, which a processor prepares."""
+    try:
+        fields = json.loads(config)
+    except (ValueError, RecursionError):
+        return False  # said where it is read
+    return isinstance(fields, dict) and any(name.startswith(_SENSES) for name in fields)
+
+
 def shards_of(index: bytes, where: str) -> list[str]:
     """The files that an index names, but for what no file of this folder can be called."""
     names = dict.fromkeys(read_index(index, where).values())
-    usable = [name for name in names if "/" not in name and name not in ("", ".", "..", *_NAMES)]
+    usable = [name for name in names if "/" not in name and name not in ("", ".", "..", *_ALL_NAMES)]
     return usable[:MAX_SHARDS]
 
 

@@ -17,7 +17,7 @@ from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_range, read_whole
 from headrace.store.errors import AccessDenied, NotFound, TransientError, Unsupported
 from headrace.store.http_objects import HttpStore
-from headrace.store.web_listing import MAX_SHARDS, _spread, shards_of
+from headrace.store.web_listing import MAX_SHARDS, _spread, has_senses, shards_of
 from headrace.store.web_settings import resolve_web_settings
 from tests.static_server import StaticServer, static_server
 
@@ -299,3 +299,52 @@ def test_after_an_interrupt_nothing_more_is_asked() -> None:
         thread.join(10)
     signal.signal(signal.SIGINT, handler)
     assert len(asked) == 8
+
+
+def asked_names(server: StaticServer) -> set[str]:
+    return {path.rpartition("/")[2] for path, _ in server.asked}
+
+
+def test_a_vocabulary_is_looked_up_only_where_there_is_no_tokenizer_json(
+    server: StaticServer, folder: Path
+) -> None:
+    store_of(server).list()
+    assert not asked_names(server) & {"tokenizer.model", "vocab.json", "qwen.tiktoken"}
+    (folder / "tokenizer.json").unlink()
+    (folder / "qwen.tiktoken").write_text("IQ== 0\n")
+    assert "qwen.tiktoken" in names(store_of(server).list())
+
+
+def test_a_vocabulary_is_found_where_what_is_not_there_is_forbidden(
+    server: StaticServer, folder: Path
+) -> None:
+    server.hidden_status = 403
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    assert "tokenizer.model" in names(store_of(server).list())
+
+
+def test_a_text_models_folder_is_not_asked_for_processors(server: StaticServer, folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text("{}")
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 320, "model_type": "qwen2"}))
+    listing = store_of(server).list()
+    assert "preprocessor_config.json" not in asked_names(server) | set(names(listing))
+
+
+@pytest.mark.parametrize("field", ["vision_config", "audio_config", "image_token_index"])
+def test_the_processors_of_a_model_that_sees_or_hears_are_found(
+    server: StaticServer, folder: Path, field: str
+) -> None:
+    (folder / "preprocessor_config.json").write_text("{}")
+    filler = "x" * 50_000  # longer than what a look-up brings
+    (folder / "config.json").write_text(json.dumps({"filler": filler, field: {}}))
+    store = store_of(server)
+    listing = store.list()
+    assert "preprocessor_config.json" in names(listing)
+    assert "preprocessor_config.json" in {item.name for item in choose_metadata(listing, "").metadata}
+    (config,) = [item for item in listing.objects if item.name == "config.json"]
+    assert read_whole(store.open_reader(), config) == (folder / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("config", [b"", b"[]", b"{", b"[" * 100_000, b"\xff"])
+def test_a_config_that_is_none_is_left_to_who_reads_it(config: bytes) -> None:
+    assert not has_senses(config)
