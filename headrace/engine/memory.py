@@ -188,6 +188,8 @@ def _share_too_small(device: Device, fraction: float, demand: Demand) -> NotEnou
 
 def _more_than_there_is(device: Device, demand: Demand, pool: int, within_room: int) -> NotEnoughMemory:
     """Args: pool, within_room: tokens that would be taken, and that would fit."""
+    if within_room < demand.least_tokens:
+        pool = demand.least_tokens
     own = f", {_size(device.working_bytes)} of it for the process itself" if device.working_bytes else ""
     sums = (
         f"{_capital(device.name)} has {_size(device.total_bytes)} in total, and {device.room.bound} leaves "
