@@ -78,10 +78,12 @@ def give_back(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def take_again(tensors: Iterable[torch.Tensor]) -> None:
-    """Memory for what `give_back` took it from; what is in it is left open. On the CPU there is nothing to do."""
+    """Memory for what `give_back` took it from: zeros. On the CPU there is nothing to do."""
     for tensor in tensors:
-        if tensor.device.type != "cpu":
-            tensor.untyped_storage().resize_(tensor.nbytes)
+        storage = tensor.untyped_storage()
+        if tensor.device.type != "cpu" and storage.nbytes() == 0:
+            storage.resize_(tensor.nbytes)
+            tensor.zero_()  # nothing that was never written may be NaN
 
 
 # For memory of which only torch knows where it is.

@@ -62,6 +62,7 @@ class Successor:
     Attributes:
         model: a URI or a folder, as the user wrote it.
         eos_token_ids: as config.json and generation_config.json name them.
+        verifier: proves what is read; None where nothing does.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Successor:
     config: DecoderConfig
     plan: ReadPlan
     eos_token_ids: tuple[int, ...]
+    verifier: "BlockVerifier | None"
 
     @property
     def items(self) -> tuple[ObjectInfo, ...]:
@@ -76,8 +78,10 @@ class Successor:
         return tuple(shard.item for shard in self.checkpoint.shards)
 
     def close(self) -> None:
-        """Close the connections that it was opened with, unless a transfer has taken them."""
+        """End what proves it, and the connections that it was opened with, unless a transfer has taken them."""
         self.checkpoint.pool.abort()
+        if self.verifier is not None:
+            self.verifier.close()
 
 
 def open_successor(model: str, served: Served, options: EngineOptions) -> Successor:
@@ -85,6 +89,7 @@ def open_successor(model: str, served: Served, options: EngineOptions) -> Succes
 
     Raises:
         NotInterchangeable: it has another architecture, shapes, dtype or a shorter context.
+        NotVerifiable: it must be, and is not.
         HeadraceError: of every kind that a wrong name, a store or a broken checkpoint can cause.
     """
     # What is read counts: a server that began with random weights may get real ones.
@@ -109,9 +114,16 @@ def _successor(model: str, checkpoint: Checkpoint, served: Served, options: Engi
     assert arena_plan == served.arena_plan, "the same shapes make the same arena"
     placements = place_tensors(layout, arena_plan, checkpoint.shards, checkpoint.where)
     chunk_bytes = load_settings(options.load_config).chunk_bytes or DEFAULT_CHUNK_BYTES
-    return Successor(
-        model, checkpoint, config, plan_reads(placements, chunk_bytes), eos_token_ids(checkpoint)
-    )
+    plan = plan_reads(placements, chunk_bytes)
+    ends = eos_token_ids(checkpoint)
+    verifier = verifier_of_checkpoint(options, checkpoint)
+    if verifier is not None and options.load_config.verify == "require":
+        try:
+            verifier.ask()  # rather now than over weights that are replaced already
+        except BaseException:
+            verifier.close()
+            raise
+    return Successor(model, checkpoint, config, plan, ends, verifier)
 
 
 def differences(served: Served, family: str, config: DecoderConfig, dtype: str) -> list[str]:
@@ -138,32 +150,7 @@ def differences(served: Served, family: str, config: DecoderConfig, dtype: str) 
     return facts
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Weights on their way into an arena."""
-
-    transfer: Transfer
-    verifier: "BlockVerifier | None"
-
-    def wait(self) -> str:
-        """Return when every byte is in place and proved, with a sentence about the proof; "" where none was asked for.
-
-        Raises what ended the transfer.
-        """
-        try:
-            self.transfer.wait()
-        finally:
-            if self.verifier is not None:
-                self.verifier.close()
-        return self.verifier.summary().describe() if self.verifier is not None else ""
-
-    def cancel(self) -> None:
-        """End it soon; who waits gets Cancelled."""
-        self.transfer.cancel()
-
-
-def begin_stream(successor: Successor, arena: Arena, options: EngineOptions) -> Stream:
-    """Begin to read all weights into an arena of the served one's plan. Raises as `verifier_of_checkpoint`."""
-    verifier = verifier_of_checkpoint(options, successor.checkpoint)
+def begin_stream(successor: Successor, arena: Arena, options: EngineOptions) -> Transfer:
+    """Begin to read all weights into an arena of the served one's plan."""
     settings = load_settings(options.load_config)
-    return Stream(start_transfer(settings, successor.checkpoint, successor.plan, arena, verifier), verifier)
+    return start_transfer(settings, successor.checkpoint, successor.plan, arena, successor.verifier)

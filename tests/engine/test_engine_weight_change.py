@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
-from headrace.engine import weight_change
-from headrace.engine.weight_change import WeightsLost
+from headrace.engine import weight_change, weight_scripts
+from headrace.engine.weight_scripts import WeightsLost
 from headrace.ipc.messages import Generate, ReleaseMemory, ResumeMemory, SamplingParams, UpdateWeights
+from headrace.ipc.options import LoadConfig
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
 from headrace.stream.arena import Arena
@@ -71,7 +73,7 @@ def says(loop: Loop) -> list[int]:
 
 
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_change, "memory_room", lambda: Room(1 << 20, "the test"))
+    monkeypatch.setattr(weight_scripts, "memory_room", lambda: Room(1 << 20, "the test"))
 
 
 def test_after_a_change_the_text_is_that_of_a_fresh_engine(loop: Loop, texts: dict[str, list[int]]) -> None:
@@ -188,7 +190,7 @@ def test_the_old_weights_are_let_go_without_a_search_for_garbage(loop: Loop) -> 
     arenas = weakref.WeakSet[Arena]()
 
     def remember() -> None:
-        served = loop.engine._changes._served if loop.engine._changes else loop.engine._served
+        served = loop.engine._changes.served if loop.engine._changes else loop.engine._served
         assert served is not None and served.arena is not None
         arenas.add(served.arena)
 
@@ -417,7 +419,7 @@ def test_what_the_kv_cache_may_yet_take_is_counted(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = start_engine(A, max_total_tokens=1 << 20)
-    monkeypatch.setattr(weight_change, "memory_room", lambda: Room(300 << 20, "the test"))
+    monkeypatch.setattr(weight_scripts, "memory_room", lambda: Room(300 << 20, "the test"))
     answer = Loop(engine).change(UpdateWeights(B))
     assert not answer.success
     assert "that the KV cache may yet take" in answer.message
@@ -462,6 +464,29 @@ def test_a_failure_in_place_is_told_as_the_loss_that_it_is(
     assert changes is not None
     with pytest.raises(WeightsLost):
         changes.raise_if_lost()
+
+
+def test_a_stale_manifest_is_seen_before_anything_is_overwritten(
+    loop: Loop, server: FaultServer, texts: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_room(monkeypatch)
+    server.objects[f"b/{MANIFEST_NAME}"] = Stored.of(encode_manifest({}))
+    answer = loop.change(UpdateWeights(B, in_place=True))
+    assert not answer.success
+    assert "is stale" in answer.message
+    assert answer.occupied == ("weights", "kv_cache")
+    assert says(loop) == texts["a"]
+
+
+def test_where_verification_is_required_its_lack_is_seen_before_anything_is_overwritten(
+    loop: Loop, texts: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop.engine.options = structs.replace(loop.engine.options, load_config=LoadConfig(verify="require"))
+    no_room(monkeypatch)
+    answer = loop.change(UpdateWeights(B, in_place=True))
+    assert not answer.success
+    assert "cannot be verified" in answer.message
+    assert says(loop) == texts["a"]
 
 
 def test_random_weights_give_way_to_real_ones(server: FaultServer, texts: dict[str, list[int]]) -> None:

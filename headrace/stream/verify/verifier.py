@@ -82,6 +82,15 @@ class BlockVerifier:
         """End what is still asked for. The summary stays."""
         self._close()
 
+    def ask(self) -> None:
+        """Wait until all checksums are known, before anything is received.
+
+        Raises:
+            NotVerifiable: an object has none, and it must.
+        """
+        for number in range(len(self._shards)):
+            self._expect(number)
+
     def received(self, shard: int, start: int, views: Sequence[memoryview]) -> None:
         """See Verifier.received.
 
