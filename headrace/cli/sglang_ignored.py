@@ -360,6 +360,10 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         ),
         lists=("--log-requests-target", "--uvicorn-access-log-exclude-prefixes", "--gc-threshold"),
     ),
+    NoEffect(
+        "memory can always be given back and taken again (docs/operations.md)",
+        switches=("--enable-memory-saver",),
+    ),
     NoEffect("metrics are always there, at /metrics", switches=("--enable-metrics",)),
     NoEffect(
         "metrics are what they are (docs/operations.md)",

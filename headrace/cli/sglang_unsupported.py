@@ -134,8 +134,8 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         values={"--cpu-offload-gb": "0"},
     ),
     Unsupported(
-        "Releasing, replacing or waiting for weights at run time is",
-        switches=("--enable-memory-saver", "--checkpoint-engine-wait-weights-before-ready"),
+        "Waiting for weights that others send is",
+        switches=("--checkpoint-engine-wait-weights-before-ready",),
     ),
     Unsupported(
         "Splitting prefill and decode between servers is",

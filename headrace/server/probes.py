@@ -11,7 +11,7 @@ from headrace.ipc.messages import Generate, SamplingParams
 from headrace.server.context import ServerContext
 from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError, unavailable
-from headrace.server.refusals import BUSY_STATUSES
+from headrace.server.refusals import BUSY_STATUSES, RETRY_AFTER_S
 from headrace.server.responses import JsonResponse
 
 GENERATE_TIMEOUT_S = 20.0
@@ -36,7 +36,7 @@ async def ready(request: Request) -> Response:
     client = ServerContext.of(request).client
     if client.serving and not client.weights.is_complete:
         report = {"ready": False, "phase": "memory released", "in_memory": client.weights.occupied}
-        return JsonResponse(report, status_code=503, headers={"Retry-After": str(client.retry_after_s)})
+        return JsonResponse(report, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
     if client.serving:
         return JsonResponse({"ready": True, "phase": "serving"})
     if client.failure is not None:
