@@ -5,6 +5,7 @@ readers, and again when it is refused. What a commit holds never changes, so rea
 """
 
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
@@ -26,10 +27,13 @@ from headrace.store.nothing_there import nothing_there
 from headrace.store.proxy import is_loopback
 from headrace.store.receive import receive_into
 from headrace.store.spares import Spares
+from headrace.store.stored_digest import StoredDigest
 from headrace.store.versions import normal_etag
 
 # What an address says that held for a while only.
 _EXPIRED = (400, 401, 403, 404, 410)
+_SHA256 = re.compile("[0-9a-f]{64}")
+_GIT_ID = re.compile("[0-9a-f]{40}")
 _logger = logging.getLogger(__name__)
 
 Moved = MutableMapping[str, WebAddress]  # by key: where the hub has led to
@@ -162,6 +166,16 @@ class HubReader:
             self.read_into(item, 0, target)
         finally:
             self._connection.be_patient(self._stall_timeout_s)
+
+    def stored_digest(self, item: ObjectInfo) -> StoredDigest | None:
+        """See KeepsDigests: the listing calls large files by their SHA-256, others as git does, and asks nobody."""
+        if _SHA256.fullmatch(item.version):
+            return StoredDigest("SHA-256", item.version, "the hub")
+        if _GIT_ID.fullmatch(item.version) and not item.key.startswith(
+            f"{item.version}/"
+        ):  # not the commit's own
+            return StoredDigest("git object id", item.version, "the hub")
+        return None
 
     def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
         """See Reader.read_into."""

@@ -21,6 +21,7 @@ from headrace.store.s3_listing import ListPage, NotAListing, parse_page
 from headrace.store.s3_settings import S3Settings
 from headrace.store.spares import Spares
 from headrace.store.stored_checksum import StoredChecksum, checksum_in
+from headrace.store.stored_digest import CHECKSUM_KEY, StoredDigest, noted_digest
 from headrace.store.versions import is_weak, warn_of_weak_versions
 
 _logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class S3Reader:
     def __init__(self, source: ModelSource, settings: S3Settings, stall_timeout_s: float) -> None:
         self._source, self._settings, self._stall_timeout_s = source, settings, stall_timeout_s
         self._connection = S3Connection(settings, source.bucket, stall_timeout_s)
+        self._told: tuple[ObjectInfo, Head] | None = None
 
     def read_into(self, item: ObjectInfo, start: int, target: Target) -> None:
         """See Reader.read_into."""
@@ -194,9 +196,19 @@ class S3Reader:
 
     def stored_checksum(self, item: ObjectInfo) -> StoredChecksum | str:
         """See KeepsChecksums."""
-        head = self._connection.asked_again(lambda: self._head(item, {"x-amz-checksum-mode": "ENABLED"}))
-        check_answer(head, item, 0, item.size_bytes - 1, self._uri(item))
-        return checksum_in(head.headers)
+        return checksum_in(self._facts(item).headers)
+
+    def stored_digest(self, item: ObjectInfo) -> StoredDigest | None:
+        """See KeepsDigests: what `headrace push` has noted."""
+        return noted_digest(self._facts(item).headers.get(f"x-amz-meta-{CHECKSUM_KEY}", ""))
+
+    def _facts(self, item: ObjectInfo) -> Head:
+        """What the store says of this version; once for the object that was asked about last."""
+        if self._told is None or self._told[0] != item:
+            head = self._connection.asked_again(lambda: self._head(item, {"x-amz-checksum-mode": "ENABLED"}))
+            check_answer(head, item, 0, item.size_bytes - 1, self._uri(item))
+            self._told = item, head
+        return self._told[1]
 
     def _head(self, item: ObjectInfo, headers: dict[str, str]) -> Head:
         head = self._connection.head(item.key, headers)

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.source.uri import ModelSource
 from headrace.store.crc import Crc
 from headrace.store.errors import Unsupported
+from headrace.store.stored_digest import CHECKSUM_KEY as CHECKSUM_KEY
 from headrace.store.upload_plan import LocalFile
 
 if TYPE_CHECKING:
     from headrace.store.s3_settings import S3Settings
-
-# The name of an object's metadata entry with the SHA-256 of its file, in hexadecimal.
-CHECKSUM_KEY = "headrace-sha256"
 
 
 @dataclass(frozen=True, slots=True)
