@@ -62,6 +62,7 @@ class GatedStore:
 
     Attributes:
         server: the store.
+        server_asked: notified of each read of weights, before it waits.
         hold: which weight reads wait whatever was let through, by first and last byte.
     """
 
@@ -69,13 +70,14 @@ class GatedStore:
         self.server = server
         self.hold: Callable[[tuple[int, int]], bool] = lambda span: False
         self._leave: int | None = 0
-        self._news = threading.Condition()
+        self.server_asked = self._news = threading.Condition()
         server.usual = self._behave
 
     def _behave(self, exchange: Exchange) -> None:
         if is_weight(exchange.asked.path, exchange.span):
             first, end = exchange.span
             with self._news:
+                self._news.notify_all()
                 assert self._news.wait_for(lambda: self._may_pass((first, end - 1)), PATIENCE_S)
                 if self._leave is not None:
                     self._leave -= 1

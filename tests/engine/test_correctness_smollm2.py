@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from headrace.demo.store import SeaweedStore
 from headrace.engine.engine import Engine
-from headrace.ipc.messages import Ready
+from headrace.ipc.messages import Generate, Ready
 from headrace.models.decoder.parameters import DecoderParameters
 from tests.engine.harness import (
     ask,
@@ -19,8 +20,11 @@ from tests.engine.harness import (
     environment,
     expected_parameters,
     forced_logits,
+    greedy,
     start_engine,
 )
+from tests.engine.loading import Do, Event
+from tests.engine.loading import load as load_by_script
 from tests.models.harness import theirs_greedy, theirs_logits
 from tests.tiny_models import config_json
 
@@ -101,6 +105,36 @@ def test_each_float32_token_is_the_likeliest_for_transformers_after_those_before
 ) -> None:
     # Which makes the whole its greedy answer, without its sixty-four steps a prompt.
     assert [logits.argmax(-1).tolist() for logits in reference] == answers
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_what_is_asked_for_while_it_loads_gets_the_same_answer(
+    late: int, bucket: str, prompts: list[list[int]], answers: list[list[int]]
+) -> None:
+    """`late`: the first so many prompts wait before there is a model, the others come later, each on its own."""
+    waits: list[Event] = [Do(lambda: None)] * 2
+    events: list[Event] = []
+    for number, prompt in enumerate(prompts):
+        events += [*(waits if number >= late else []), Generate(str(number), prompt, greedy(ANSWER))]
+    loaded = load_by_script(bucket, events, dtype="float32", **POOL)
+    assert "first prompt" in loaded.phases
+    got = loaded.finish()
+    assert [got[str(number)].tokens for number in range(len(prompts))] == answers
+
+
+def test_bfloat16_is_the_same_bits_while_it_loads(
+    bucket: str, prompts: list[list[int]], smollm2_folder: Path
+) -> None:
+    options: dict[str, Any] = {**POOL, "enable_deterministic_inference": True, "chunked_prefill_size": 8}
+    sampling = msgspec.structs.replace(greedy(8), logprobs=2)
+    messages = [Generate(str(number), prompt, sampling) for number, prompt in enumerate(prompts)]
+    whole = load_by_script(str(smollm2_folder), [], **options)
+    expected = {}
+    for message in messages:
+        assert whole.engine.take(message) is None
+        expected.update(whole.finish())
+    loaded = load_by_script(bucket, messages, **options)
+    assert loaded.finish() == expected
 
 
 def test_bfloat16_strays_no_further_from_float32_than_transformers(
