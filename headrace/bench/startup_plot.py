@@ -64,7 +64,7 @@ def draw_start(path: Path, title: str, start: ColdStart, first_tokens_s: Mapping
     chart.set_xlim(0, 1.12 * max([start.first_token_s, *(phase.end_s for phase in phases)]))
     chart.set_xlabel("seconds from exec")
     chart.set_title(title, fontsize=10)
-    chart.legend(loc="upper right", fontsize=8)
+    chart.legend(loc="lower left", fontsize=8)
 
     if panels == 2:
         bars = axes[1]

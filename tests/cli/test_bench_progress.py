@@ -50,3 +50,15 @@ def test_on_a_terminal_it_is_a_bar_that_names_what_is_measured() -> None:
     assert "headrace, round 1 of 1" in last
     assert "1/2" in last
     assert "wire 3.25 GB/s" in last
+
+
+def test_what_is_counted_and_told_can_be_something_else_than_loads() -> None:
+    log, clock = io.StringIO(), Clock()
+    progress = BenchProgress(2, 1, log, clock, unit="start", figure="s")
+    progress.begin("headrace", 0)
+    clock.now_s += 5
+    progress.end("headrace", 1.25)
+    assert (
+        log.getvalue()
+        == "bench: 1 of 2 starts (headrace, warming up; last: headrace 1.25 s), about 5 s left\n"
+    )
