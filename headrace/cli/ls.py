@@ -11,6 +11,7 @@ from headrace.cli.table import print_json, table
 if TYPE_CHECKING:
     from headrace.source.models_below import FoundModel
     from headrace.source.uri import ModelSource
+    from headrace.store.errors import StoreError
 
 DESCRIPTION = """\
 List the models below a prefix or in a folder, in all depths: name, size of all files, number of files, format of the
@@ -37,12 +38,13 @@ def run(args: argparse.Namespace) -> int:
     from headrace.cli.progress import counting
     from headrace.source.models_below import models_below
     from headrace.source.uri import parse_source
-    from headrace.store.base import open_store
+    from headrace.store.base import Store, open_store
+    from headrace.store.local import LocalStore
     from headrace.stream.checkpoint.headers import list_model
     from headrace.stream.checkpoint.model_listing import list_all_below
 
     source = parse_source(args.uri)
-    store = open_store(source)
+    store: Store = LocalStore(source, _leave_out) if source.scheme == "file" else open_store(source)
     with counting("objects", sys.stderr) as on_count:
         items = list_all_below(store, on_count=on_count)
     if not items:
@@ -55,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         say(f"No models lie below {source.uri} ({len(items):,} other files).")
     return 0
+
+
+def _leave_out(error: "StoreError") -> None:
+    """A disk's lost+found, or another user's folder, hides nobody else's models."""
+    print(f"Left out: {error.message}", file=sys.stderr)
 
 
 def _uri(source: "ModelSource", model: "FoundModel") -> str:

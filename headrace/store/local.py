@@ -3,12 +3,12 @@ rewritten would change under the weights, or kill the process."""
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
 from headrace.store.base import Found, Target, refuse_odd_name
-from headrace.store.errors import NotFound, TransientError, Truncated
+from headrace.store.errors import AccessDenied, NotFound, StoreError, TransientError, Truncated
 from headrace.store.folder_entry import EntryKind, kind_of
 from headrace.store.local_file import AGAIN, FILE_REMEDY, changed_file, file_error, file_version
 
@@ -16,8 +16,15 @@ from headrace.store.local_file import AGAIN, FILE_REMEDY, changed_file, file_err
 class LocalStore:
     """One folder."""
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(
+        self, source: ModelSource, on_unreadable: Callable[[StoreError], None] | None = None
+    ) -> None:
+        """Args: on_unreadable: told of a folder below that this user may not read, which `list_below` then leaves out.
+
+        None raises that error.
+        """
         self.source = source
+        self._on_unreadable = on_unreadable
 
     @property
     def identity(self) -> str:
@@ -55,7 +62,29 @@ class LocalStore:
         """See ListsBelow.list_below. Links are followed, also to folders; none of them is visited inside itself."""
         top = os.path.join(self.source.prefix, folder)  # noqa: PTH118
         if not folder or os.path.isdir(top):  # noqa: PTH112
-            yield from _walk(top, f"{folder}/" if folder else "", frozenset())
+            yield from self._walk(top, f"{folder}/" if folder else "", frozenset())
+
+    def _walk(self, folder: str, above: str, around: frozenset[tuple[int, int]]) -> Iterator[ObjectInfo]:
+        """The files below a folder; `around` are the folders that it lies in, by device and number."""
+        try:
+            facts = os.stat(folder)  # noqa: PTH116
+            here = (facts.st_dev, facts.st_ino)
+            if here in around:
+                return
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                name = above + os.fsencode(entry.name).decode(errors="replace")
+                kind = kind_of(entry)
+                if kind is EntryKind.FOLDER:
+                    yield from self._walk(entry.path, name + "/", around | {here})
+                elif kind is EntryKind.FILE:
+                    facts = entry.stat()
+                    version = file_version(facts)
+                    yield ObjectInfo(entry.path, name, facts.st_size, version, int(facts.st_mtime))
+        except OSError as error:
+            told = file_error(error.filename or folder, error)
+            if self._on_unreadable is None or not around or not isinstance(told, AccessDenied):
+                raise told from None
+            self._on_unreadable(told)
 
     def look_up(self, name: str, first_bytes: int) -> Found:
         """See Store.look_up."""
@@ -83,25 +112,6 @@ class LocalStore:
     def open_reader(self) -> "LocalReader":
         """Reads files through its own descriptors."""
         return LocalReader()
-
-
-def _walk(folder: str, above: str, around: frozenset[tuple[int, int]]) -> Iterator[ObjectInfo]:
-    """The files below a folder; `around` are the folders that it lies in, by device and number."""
-    try:
-        facts = os.stat(folder)  # noqa: PTH116
-        here = (facts.st_dev, facts.st_ino)
-        if here in around:
-            return
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            name = above + os.fsencode(entry.name).decode(errors="replace")
-            kind = kind_of(entry)
-            if kind is EntryKind.FOLDER:
-                yield from _walk(entry.path, name + "/", around | {here})
-            elif kind is EntryKind.FILE:
-                facts = entry.stat()
-                yield ObjectInfo(entry.path, name, facts.st_size, file_version(facts), int(facts.st_mtime))
-    except OSError as error:
-        raise file_error(error.filename or folder, error) from None
 
 
 class LocalReader:

@@ -1,14 +1,17 @@
 """Listings in all depths: what lies in folders below a prefix."""
 
+import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.cli.main import main
 from headrace.source.uri import parse_source
 from headrace.store.base import list_below, open_store
-from headrace.store.errors import NotFound, Unsupported
+from headrace.store.errors import AccessDenied, NotFound, StoreError, Unsupported
 from headrace.store.local import LocalStore
 from tests.faults.opening import store_of
 from tests.faults.server import FaultServer, Stored, error_answer, fault_server
@@ -30,6 +33,49 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     return tmp_path
+
+
+@pytest.fixture
+def guarded_folder() -> Iterator[Path]:
+    """A folder with one below that a user who is not root may not read, and that user."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "lost+found").mkdir(mode=0o000)
+        (folder / "models").mkdir()
+        (folder / "models" / "a").write_bytes(b"1")
+        folder.chmod(0o755)
+        was = os.geteuid()
+        if was == 0:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(was)
+            (folder / "lost+found").chmod(0o700)
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(guarded_folder: Path) -> None:
+    with pytest.raises(AccessDenied, match=r"lost\+found"):
+        list(local(guarded_folder).list_below())
+
+
+def test_a_folder_that_may_not_be_read_is_left_out_and_told_where_that_is_asked_for(
+    guarded_folder: Path,
+) -> None:
+    told: list[StoreError] = []
+    store = LocalStore(parse_source(str(guarded_folder)), told.append)
+    assert [item.name for item in store.list_below()] == ["models/a"]
+    assert [error.uri for error in told] == [str(guarded_folder / "lost+found")]
+    (top,) = [LocalStore(parse_source(error.uri), told.append) for error in told]
+    with pytest.raises(AccessDenied):  # what was named itself
+        list(top.list_below())
+
+
+def test_ls_leaves_out_what_may_not_be_read(guarded_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", str(guarded_folder), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["models"] == []
+    assert printed.err.startswith(f"Left out: {guarded_folder / 'lost+found'}: ")
 
 
 def local(folder: Path) -> LocalStore:
