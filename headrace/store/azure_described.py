@@ -11,7 +11,7 @@ def describe_azure(settings: AzureSettings) -> tuple[Setting, ...]:
     endpoint, principal, trust = settings.endpoint, settings.principal, settings.trust
     found = [
         Setting("endpoint", endpoint.url, endpoint.named_by),
-        Setting("account", endpoint.account or "unknown", endpoint.named_by),
+        Setting("account", endpoint.account or "unknown", endpoint.account_from or endpoint.named_by),
         Setting(
             "addressing",
             f"the account in the {'path' if endpoint.path else 'host name'}",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from headrace.store.azure_connection_string import CONNECTION_STRING_VARIABLE, ConnectionString
@@ -33,12 +33,14 @@ class BlobEndpoint:
         path: what goes before the container, "" or "/account" (an emulator, an address without a name).
         account: its name, "" where nothing says it.
         named_by: what a person corrects if it is wrong.
+        account_from: what says the account, "" where that is `named_by` too.
     """
 
     url: str
     path: str
     account: str
     named_by: str
+    account_from: str = ""
 
     @property
     def authority_host(self) -> str:
@@ -70,7 +72,7 @@ def find_blob_endpoint(
     if connection is not None:
         return _checked(connection.endpoint, CONNECTION_STRING_VARIABLE, connection.account)
     if given:
-        return _checked(given, endpoint_from, name)
+        return replace(_checked(given, endpoint_from, name), account_from=name_from)
     if name:
         return BlobEndpoint(f"https://{name}.blob.core.windows.net", "", name, name_from)
     raise BadEndpoint(

@@ -241,7 +241,7 @@ def test_check_is_told_endpoint_account_addressing_and_principal(server: Azurite
     settings = describe(store_of(server, "az://models/m"))
     assert settings == (
         Setting("endpoint", server.url, "AZURE_STORAGE_ENDPOINT"),
-        Setting("account", DEVELOPMENT_ACCOUNT, "AZURE_STORAGE_ENDPOINT"),
+        Setting("account", DEVELOPMENT_ACCOUNT, "AZURE_STORAGE_ACCOUNT_NAME"),
         Setting("addressing", "the account in the path", "found out"),
         Setting("principal", f"the key of the account {DEVELOPMENT_ACCOUNT}", "AZURE_STORAGE_ACCOUNT_KEY"),
     )
