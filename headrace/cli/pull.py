@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
         watch = Watch(begin, lambda count: advance(count), prover.prove)
         pulled = pull_found(found, folder, args.include, args.exclude, watch)
-    if not (pulled.fetched or pulled.current):
+    if found and not (pulled.fetched or pulled.current):
         raise NothingFits(
             f"None of the {len(found):,} files of {args.uri} fits --include and --exclude.",
             remedy="A pattern is compared with the path below the prefix: *.json, original/*.",

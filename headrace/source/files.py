@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, printable
 from headrace.source.objects import Listing, ObjectInfo
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -241,7 +241,7 @@ def _shards_of_index(listing: Listing, where: str, index: bytes) -> tuple[Object
 
 
 def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}"
+    return f"{', '.join(printable(name, keep='') for name in names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}"
 
 
 def _refuse_broken_links(listing: Listing, where: str, counts: Callable[[str], bool]) -> None:
@@ -259,7 +259,8 @@ def describe(listing: Listing) -> str:
     names = [item.name for item in listing.objects] + [folder + "/" for folder in listing.folders]
     if not names:
         return "Nothing is there."
-    shown = ", ".join(names[:10])
+    # Keys may hold line breaks, which would look like the end of the sentence.
+    shown = ", ".join(printable(name, keep="") for name in names[:10])
     return f"There is: {shown}{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
 
 

@@ -311,3 +311,7 @@ def test_a_processors_settings_are_metadata_of_the_model_but_not_of_its_tokenize
 def test_code_that_comes_with_a_model_is_never_fetched() -> None:
     names = ["modeling_custom.py", "configuration_custom.py", "tokenization_custom.py"]
     assert choose_metadata(listing(*names), WHERE).metadata == ()
+
+
+def test_a_line_break_in_a_key_does_not_end_the_sentence() -> None:
+    assert r"There is: new\nline.txt." in refused("new\nline.txt").message

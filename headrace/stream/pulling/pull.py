@@ -22,6 +22,7 @@ from headrace.stream.pulling.record import RECORD_NAME, PullRecord
 from headrace.stream.pulling.writing import destination, writing_to
 
 _AT_ONCE = 8
+_LEAVE_OUT = "Leave it out with --exclude (ignore_pattern in the library), or remove it from the bucket."
 _END_S = 1.0  # how long threads may take to leave the folder alone when a pull has failed
 
 
@@ -139,6 +140,7 @@ def pull_found(
         _refuse_inside(dst, source)
     for file in chosen:
         _check_path(file.path, file.store.source.uri_of(file.item.name))
+    _refuse_files_that_are_folders(chosen)
     with writing_to(dst):
         record = PullRecord.open(dst)
         return _pull(chosen, record, dst, watch)
@@ -200,5 +202,19 @@ def _check_path(path: str, uri: str) -> None:
     if not {"", ".", "..", RECORD_NAME}.isdisjoint(parts) or "\0" in path or "\\" in path:
         raise BadKey(
             f"{uri} has a key that cannot be a file's path below a folder.",
-            remedy="Leave it out with ignore_pattern, or remove it from the bucket.",
+            remedy=_LEAVE_OUT,
         )
+
+
+def _refuse_files_that_are_folders(chosen: Sequence[FoundFile]) -> None:
+    """Raise BadKey where one key would be the folder of another: stores keep both, a file system cannot."""
+    paths = {file.path: file for file in chosen}
+    for path in paths:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in paths:
+                file = paths[above]
+                raise BadKey(
+                    f"{file.store.source.uri_of(file.item.name)} cannot be a file: {path} lies below it.",
+                    remedy=_LEAVE_OUT,
+                )

@@ -48,6 +48,10 @@ def writing_to(path: Path) -> Iterator[None]:
         )
         if error.errno in (errno.EMFILE, errno.ENFILE):
             remedy = OPEN_FILES_REMEDY
+        elif error.errno == errno.ENAMETOOLONG:
+            remedy = (
+                "Leave it out with --exclude (ignore_pattern in the library), or pull to a shorter folder."
+            )
         elif error.errno in _IN_THE_WAY:
             remedy = "A file lies where a folder is needed, or a folder where a file: remove it, or pull to another."
         # Of a rename the second name is the one that a person knows.

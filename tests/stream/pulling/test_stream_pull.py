@@ -431,3 +431,23 @@ def test_several_processes_share_one_folder(bucket: SeaweedStore, tmp_path: Path
     assert sorted(json.loads(line)[0] for line in lines) == sorted(
         expected
     )  # each was fetched by one of them
+
+
+def test_a_key_that_is_the_folder_of_another_is_refused_before_anything_is_written(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    put(server, {"a": b"1", "a/b/c": b"2", "d": b"3"})
+    copy = tmp_path / "copy"
+    with pytest.raises(BadKey, match=r"model/a cannot be a file: a/b/c lies below it"):
+        pull_files("s3://bucket/model", copy, s3_credentials=credentials_of(server))
+    assert not copy.exists()
+    pull_files("s3://bucket/model", copy, None, ["a/*"], s3_credentials=credentials_of(server))
+    assert (copy / "a").read_bytes() == b"1"
+
+
+def test_a_name_that_the_file_system_does_not_take_is_told_with_the_way_out(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    put(server, {"x" * 300: b"1"})
+    with pytest.raises(CannotWrite, match="Leave it out with --exclude"):
+        pull_files("s3://bucket/model", tmp_path, s3_credentials=credentials_of(server))
