@@ -12,7 +12,7 @@ from headrace.engine.memory import MemoryPlan
 from headrace.engine.sizing import choose_context_length, plan_device_memory
 from headrace.engine.weight_stream import start_transfer, verifier_of_checkpoint
 from headrace.engine.weights import ArenaPlan, place_tensors, plan_arena
-from headrace.ipc.messages import Accepting, ModelInfo
+from headrace.ipc.messages import Accepting, LogLine, ModelInfo
 from headrace.ipc.options import EngineOptions
 from headrace.ipc.timeline import Timeline
 from headrace.models.decoder.config import DecoderConfig
@@ -87,6 +87,8 @@ def begin_load(options: EngineOptions, report: LoadReport, timeline: Timeline) -
                 remedy="Use --device cpu, or leave the flag away.",
             )
         memory = plan_device_memory(options, config, arena_plan, context_length, device)
+        # Before the bytes: where the plan is wrong, the system may end this process while they come.
+        report.send(LogLine("info", memory.describe()))
         arena = Arena(arena_plan.size_bytes)
         plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
         verifier = None if dummy else verifier_of_checkpoint(options, checkpoint)

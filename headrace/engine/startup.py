@@ -211,9 +211,9 @@ def _ready(load: Load, timeline: Timeline, built: _Built) -> Ready:
             f"Model {checkpoint.where}: {family_of(checkpoint.config)}, {load.arena_plan.dtype} on {load.device}"
             f"{built.threads}, context {load.context_length:,} tokens",
             *([f"Computed by {built.kernels}"] if built.kernels else []),
-            memory.describe(),
             *([load.verifier.summary().describe()] if load.verifier is not None else []),
         ),
+        memory=memory.describe(),
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.kv_cache_bytes,
     )

@@ -196,7 +196,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
         max_total_tokens: size of the KV pool; a request with more prompt + max_tokens is refused by the engine.
         bytes_streamed: weight bytes that were read from the store.
         phases: the start-up table.
-        summary: lines for the log: memory plan, device, dtype, threads.
+        summary: lines for the log: device, dtype, threads.
+        memory: the memory plan, which the log has told before the load.
         weights_bytes: what the parameters take as they lie in memory.
         kv_cache_bytes: what the KV pool takes when every page of it has been used.
     """
@@ -205,6 +206,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     bytes_streamed: int
     phases: tuple[PhaseTime, ...]
     summary: tuple[str, ...] = ()
+    memory: str = ""
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
 

@@ -74,6 +74,7 @@ async def server_info(request: Request) -> Response:
             "ready_s": ready_s(client) if ready else None,
             "engine_restarts": client.restarts,
             "phases": startup_table(client),
+            "memory": ready.memory if ready else None,
             "summary": ready.summary if ready else [],
         }
     )

@@ -1,6 +1,7 @@
 """Checkpoints that cannot be served: the process says why in a sentence, and ends with 1."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,23 @@ def test_a_fraction_of_memory_that_is_too_small(folder: Path, tmp_path: Path) ->
         "Loaded weights leave no memory for the KV cache under --mem-fraction-static=1e-06. The CPU has"
     )
     assert failed.remedy == "Raise --mem-fraction-static to 0.001 or more."
+
+
+def test_a_share_that_leaves_nothing_to_the_process_itself(folder: Path, tmp_path: Path) -> None:
+    failed = failure(folder, tmp_path, mem_fraction_static=1.0, max_running_requests=10**9)
+    assert failed.error == "NotEnoughMemory"
+    assert failed.message.startswith("Weights and KV cache would take more memory than there is. The CPU has")
+    assert "0.38 GiB of it for the process itself; weights take" in failed.message
+    assert re.fullmatch(
+        r"Lower --mem-fraction-static to 0\.\d+ or less, or give --max-total-tokens \d+ or less\.",
+        failed.remedy,
+    )
+
+
+def test_more_tokens_than_any_machine_holds(folder: Path, tmp_path: Path) -> None:
+    failed = failure(folder, tmp_path, mem_fraction_static=None, max_total_tokens=10**12)
+    assert failed.error == "NotEnoughMemory"
+    assert failed.remedy.endswith("Or lower --max-total-tokens.")
 
 
 def test_a_context_length_beyond_the_models(folder: Path, tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ def test_the_start_tells_its_progress_the_model_and_at_last_that_it_is_ready(
         before, ready = until_ready(process)
     assert isinstance(before[0], LoadProgress)
     assert before[0].phase == "listing"
-    assert {type(message) for message in before} == {LoadProgress, ModelInfo, Accepting}
     kinds = [type(message) for message in before if not isinstance(message, LoadProgress)]
-    assert kinds == [ModelInfo, Accepting]
+    assert kinds == [ModelInfo, LogLine, Accepting]
+    assert LogLine("info", ready.memory) in before  # the memory plan, before the bytes
+    assert ready.memory.startswith("Memory on the CPU: ")
     assert Accepting(POOL) in before
     (info,) = (message for message in before if isinstance(message, ModelInfo))
     assert (info.context_length, info.vocab_size) == (512, model.config.vocab_size)
