@@ -284,7 +284,7 @@ class WeightsAnswer(msgspec.Struct, frozen=True, tag=True):
     """The answer to UpdateWeights, ReleaseMemory and ResumeMemory, in the order asked.
 
     Attributes:
-        success: False: nothing was changed.
+        success: False: nothing was changed, or the weights are lost (`occupied` lacks them) and the engine ends.
         message: a sentence for whoever asked.
         model: what is served now.
         occupied: what is in memory now.

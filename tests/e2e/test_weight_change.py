@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -36,12 +37,26 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: place / name for name in "ab"}
 
 
-@pytest.fixture
-def store(folders: dict[str, Path]) -> Iterator[FaultServer]:
+@contextmanager
+def stored(folders: dict[str, Path]) -> Iterator[FaultServer]:
     """Both in a store."""
     with fault_server({}) as running:
         for name, folder in folders.items():
             running.objects |= objects_of(folder, name)
+        yield running
+
+
+@pytest.fixture
+def store(folders: dict[str, Path]) -> Iterator[FaultServer]:
+    """A store that a test may do something to."""
+    with stored(folders) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def steady(folders: dict[str, Path]) -> Iterator[Server]:
+    """A server for tests that leave it serving, whichever of the two."""
+    with stored(folders) as store, serving(*FLAGS, environ=environment_of(store)) as running:
         yield running
 
 
@@ -83,7 +98,9 @@ def streamed(server: Server) -> str:
     raise AssertionError(f"the stream ended early: {pieces}")
 
 
-def test_under_load_every_answer_is_wholly_one_models_and_none_fails(server: Server) -> None:
+def test_under_load_every_answer_is_wholly_one_models_and_none_fails(steady: Server) -> None:
+    server = steady
+    assert update(server, A).status_code == 200
     old = text(server)
     enough = threading.Event()
 
@@ -108,7 +125,8 @@ def test_under_load_every_answer_is_wholly_one_models_and_none_fails(server: Ser
     assert set(texts) == {old, new}
 
 
-def test_memory_is_given_back_and_comes_again_with_the_same_text(server: Server) -> None:
+def test_memory_is_given_back_and_comes_again_with_the_same_text(steady: Server) -> None:
+    server = steady
     before = text(server)
     assert server.post("/release_memory_occupation", {}).status_code == 200
     refused = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1})
