@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from headrace.ipc.messages import EngineLoad, LoadProgress, Ready
+from headrace.ipc.messages import EngineLoad, LoadProgress, Occupation, Ready
 from headrace.server.metrics import Histogram, ServerMetrics
 from headrace.server.process_usage import ProcessUsage
 from headrace.server.startup_table import TRANSFER, PhaseRow
@@ -35,6 +35,8 @@ class State:
         phases: the start-up table; () while it loads.
         ready_s: when requests could be answered at once, on its clock.
         restarts: engines that were started again.
+        weight_changes: outcome → changes of weights or memory that have ended so.
+        occupied: what is in the engine's memory.
         load: how busy the engine is.
         serving: requests are answered at once.
         waiting_for_load: requests that wait for the end of the load.
@@ -48,6 +50,8 @@ class State:
     phases: tuple[PhaseRow, ...]
     ready_s: float
     restarts: int
+    weight_changes: Mapping[str, int]
+    occupied: tuple[Occupation, ...]
     load: EngineLoad
     serving: bool
     waiting_for_load: int
@@ -194,12 +198,21 @@ def _of_engine(state: State) -> Iterator[Metric]:
     yield _counter(
         "retracted_reqs", "Choices that lost their places in the KV pool and waited again.", load.retractions
     )
+    changes = CounterMetricFamily(
+        "headrace_weight_changes",
+        "Changes of weights, and of what of them is in memory, that have ended.",
+        labels=["outcome"],
+    )
+    for outcome, count in state.weight_changes.items():
+        changes.add_metric([outcome], count)
+    yield changes
     if state.context_length is not None:
         yield _gauge("context_len", "Tokens that one request may take.", state.context_length)
     if state.ready is None:
         return
-    # In GiB, as SGLang's.
-    weights, cache = state.ready.weights_bytes / (1 << 30), state.ready.kv_cache_bytes / (1 << 30)
+    # In GiB, as SGLang's. What was given back takes nothing.
+    weights = state.ready.weights_bytes / (1 << 30) if "weights" in state.occupied else 0.0
+    cache = state.ready.kv_cache_bytes / (1 << 30) if "kv_cache" in state.occupied else 0.0
     yield _gauge("weight_memory_usage_gb", "GiB that the weights take.", weights)
     yield _gauge("kv_cache_memory_usage_gb", "GiB that the whole KV pool takes.", cache)
     size = state.ready.max_total_tokens

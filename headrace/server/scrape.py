@@ -27,6 +27,8 @@ async def metrics(request: Request) -> Response:
         phases=startup_table(client),
         ready_s=ready_s(client),
         restarts=client.restarts,
+        weight_changes=client.weights.changes,
+        occupied=client.weights.occupied,
         load=client.load,
         serving=client.serving and client.weights.is_complete,
         waiting_for_load=client.waiting_for_load_count,

@@ -17,11 +17,13 @@ class WeightState:
     Attributes:
         occupied: what is in the engine's memory.
         version: what the one who asked for the weights calls them; SGLang's `weight_version`.
+        changes: "done", "refused" (nothing was changed), "lost" (the engine ended meanwhile) → how often, so far.
     """
 
     def __init__(self) -> None:
         self.occupied = EVERYTHING
         self.version = "default"
+        self.changes = dict.fromkeys(("done", "refused", "lost"), 0)
         self._change: asyncio.Future[WeightsAnswer] | None = None
 
     @property
@@ -53,6 +55,7 @@ class WeightState:
         self.occupied = answer.occupied
         change, self._change = self._change, None
         if change is not None:
+            self.changes["done" if answer.success else "refused"] += 1
             change.set_result(answer)
 
     def lose(self, error: ApiError) -> None:
@@ -60,6 +63,7 @@ class WeightState:
         self.occupied = EVERYTHING
         change, self._change = self._change, None
         if change is not None:
+            self.changes["lost"] += 1
             change.set_exception(error)
 
 

@@ -120,7 +120,8 @@ def test_what_a_server_leaves_behind_is_ended_too(tmp_path: Path) -> None:
 
     def has_ended() -> bool:
         try:
-            return psutil.Process(child).status() == psutil.STATUS_ZOMBIE  # to be waited for by who inherited it
+            # Whoever inherited it has yet to wait for it.
+            return psutil.Process(child).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 

@@ -12,6 +12,7 @@ import pytest
 from byte_model import ids_of
 from front_harness import OPTIONS, running_front
 from scripted_engine import READY, refuse, say, silent
+from test_server_weights import RELEASE, UPDATE, answered
 
 import headrace
 from headrace.ipc.messages import (
@@ -22,7 +23,9 @@ from headrace.ipc.messages import (
     LoadProgress,
     SamplingParams,
     TokenOutput,
+    WeightsAnswer,
 )
+from headrace.server.engine_client import EngineFailed
 from headrace.server.metrics import Histogram, ServerMetrics
 from headrace.server.process_usage import process_usage
 from tests.scraping import Scrape, scrape
@@ -230,6 +233,37 @@ def test_the_start_is_told_by_phases_once_it_is_over() -> None:
     assert numbers("context_len") == 2048
     assert numbers("weight_memory_usage_gb") == 3
     assert numbers("kv_cache_memory_usage_gb") == 0.5
+
+
+def test_changes_of_weights_are_counted_by_their_outcome() -> None:
+    with running_front() as front:
+        answered(
+            front,
+            UPDATE,
+            WeightsAnswer(True, "Served.", "s3://bucket/new"),
+            {"model_path": "s3://bucket/new"},
+        )
+        answered(
+            front,
+            UPDATE,
+            WeightsAnswer(False, "Other shapes.", "s3://bucket/new"),
+            {"model_path": "s3://b/x"},
+            count=2,
+        )
+        front.loop.call_soon_threadsafe(front.client.weights.begin)
+        front.loop.call_soon_threadsafe(front.client.lose, EngineFailed("It was killed."))
+        numbers = scrape(front.http)
+    outcomes = ("done", "refused", "lost")
+    assert [numbers("weight_changes_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1]
+
+
+def test_memory_that_was_given_back_is_not_taken() -> None:
+    with running_front() as front:
+        answered(front, RELEASE, WeightsAnswer(True, "Given back.", "s3://bucket/tiny", ("weights",)))
+        numbers = scrape(front.http)
+        assert (numbers("weight_memory_usage_gb"), numbers("kv_cache_memory_usage_gb")) == (3, 0)
+        answered(front, RELEASE, WeightsAnswer(True, "Given back.", "s3://bucket/tiny", ()), count=2)
+        assert scrape(front.http)("weight_memory_usage_gb") == 0
 
 
 def test_a_scraper_needs_no_key() -> None:
