@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Unsupported,
         WrongRegion,
     )
+    from headrace.store.threads import TooManyThreads
     from headrace.stream.checkpoint.header import BadHeader
     from headrace.stream.library.credentials import S3Credentials
     from headrace.stream.library.lazy_checkpoint import LazyCheckpoint, LazyTensor, open_checkpoint
@@ -66,6 +67,7 @@ _PLACES = {
     "ObjectStorageModel": "headrace.stream.pulling.object_storage_model",
     "PeerFailed": "headrace.stream.ranks.errors",
     "PeerLost": "headrace.stream.ranks.errors",
+    "TooManyThreads": "headrace.store.threads",
     "RanksCannotMeet": "headrace.stream.ranks.group",
     "RanksDisagree": "headrace.stream.ranks.errors",
     "S3Credentials": "headrace.stream.library.credentials",
@@ -111,6 +113,7 @@ __all__ = [
     "Throttled",
     "TimedOut",
     "TlsError",
+    "TooManyThreads",
     "TransientError",
     "Truncated",
     "Unreachable",

@@ -17,6 +17,16 @@ class HeadraceError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as it is, whatever arguments its class is made with: pools of processes hand errors on so."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[HeadraceError], arguments: tuple[object, ...]) -> HeadraceError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    return error
+
 
 def printable(text: str, *, keep: str = "\n") -> str:
     """The text as a terminal and a log may show it.

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from headrace.store.errors import OPEN_FILES_REMEDY, StoreError, TlsError, TransientError, Unreachable
 from headrace.store.proxy import Proxy, proxy_for
+from headrace.store.threads import TooManyThreads, start
 from headrace.store.trust import CLIENT_CERTIFICATE_VARIABLE, SYSTEM_TRUST, Trust, tls_context
 
 CONNECT_TIMEOUT_S = 1.8  # name look-up and TCP together
@@ -118,8 +119,11 @@ def _resolve(endpoint: Endpoint) -> list[Address]:
             failed.append(error)
 
     thread = threading.Thread(target=look_up, name="name-look-up", daemon=True)
-    thread.start()
-    thread.join(CONNECT_TIMEOUT_S)
+    try:
+        start(thread)
+        thread.join(CONNECT_TIMEOUT_S)
+    except TooManyThreads:  # the name server's own time-out has to do
+        look_up()
     if found:
         return found[0]
     why = "the name server does not answer"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from headrace.errors import printable
 from headrace.source.objects import Listing
 from headrace.source.uri import ModelSource
 from headrace.store.errors import NotFound, StoreError
@@ -27,6 +28,8 @@ def nothing_there(source: ModelSource, list_around: Callable[[str], Listing]) ->
     if last and around.find(last) is not None:
         return NotFound(source.uri, "This is one object, not a folder.", remedy=f"Give the folder: {place}.")
     names = [folder + "/" for folder in around.folders] + [item.name for item in around.objects]
-    shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    shown = ", ".join(printable(name, keep="") for name in names[:_SHOWN]) + (
+        " …" if len(names) > _SHOWN else ""
+    )
     there = f"In {place} there is: {shown}." if names else f"{place} is empty."
     return NotFound(source.uri, f"Nothing lies under this prefix. {there}", remedy=remedy)

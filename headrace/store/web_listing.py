@@ -21,6 +21,7 @@ from headrace.source.files import (
 )
 from headrace.store.base import Found, Store, read_whole
 from headrace.store.errors import AccessDenied, NotFound, TimedOut, TransientError
+from headrace.store.threads import start_some
 
 SINGLE_NAME = "model.safetensors"
 MAX_SHARDS = 10_000
@@ -170,9 +171,7 @@ def _spread(work: Callable[[str], tuple[Result, Iterable[str]]], names: Iterable
         for number in range(_SIDE_BY_SIDE)
     ]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+        for thread in start_some(threads):
             thread.join()
     except BaseException as error:  # an interrupt: nothing more is asked
         errors.append(error)

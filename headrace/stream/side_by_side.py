@@ -6,12 +6,17 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from headrace.store.threads import start_some
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """`work` of each item, in their order. Raises the error of the first item that has one, without the others."""
+    """`work` of each item, in their order. Raises the error of the first item that has one, without the others.
+
+    Fewer threads do where the system has no more; TooManyThreads where it has none.
+    """
     if len(items) == 1:
         return [work(items[0])]
     waiting: SimpleQueue[tuple[Item, Future[Result]]] = SimpleQueue()
@@ -33,8 +38,10 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads:
             except BaseException as error:  # handed to whoever asks for the result
                 future.set_exception(error)
 
-    for number in range(min(threads, len(items))):
-        threading.Thread(target=run, name=f"side-by-side-{number}", daemon=True).start()
+    start_some(
+        threading.Thread(target=run, name=f"side-by-side-{number}", daemon=True)
+        for number in range(min(threads, len(items)))
+    )
     try:
         return [future.result() for future in futures]
     finally:

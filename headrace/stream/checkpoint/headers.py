@@ -10,6 +10,7 @@ from typing import TypeVar
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.store.base import Reader, Store, read_range, read_whole
 from headrace.store.errors import TransientError
+from headrace.store.threads import TooManyThreads, start
 from headrace.stream.checkpoint.header import Shard, header_length, parse_header
 from headrace.stream.retry import RetryPolicy, persistently
 
@@ -39,7 +40,10 @@ class ReaderPool:
     def map(
         self, work: Callable[[Reader, ObjectInfo], Result], items: Sequence[ObjectInfo]
     ) -> "list[Callable[[], Result]]":
-        """Start `work` for each item; each returned function waits for its result, or raises its error."""
+        """Start `work` for each item; each returned function waits for its result, or raises its error.
+
+        Raises TooManyThreads where the system has not one.
+        """
         return [self._submit(work, item).result for item in items]
 
     def _submit(self, work: Callable[[Reader, ObjectInfo], Result], item: ObjectInfo) -> "Future[Result]":
@@ -62,7 +66,14 @@ class ReaderPool:
         reader = self.store.open_reader()
         name = f"small-reads-{len(self._threads)}"
         thread = threading.Thread(target=self._work, args=(reader,), name=name, daemon=True)
-        thread.start()
+        try:
+            start(thread)
+        except TooManyThreads:
+            reader.close()
+            if not self._threads:
+                raise
+            self._size = len(self._threads)  # those that run have to do
+            return
         self._threads.append(thread)
         self._readers.append(reader)
 

@@ -16,7 +16,14 @@ from headrace.stream.library.indexing import Index, Ranges, Region, region_of
 from headrace.stream.library.load import open_whole_model
 from headrace.stream.library.opening import Opened
 from headrace.stream.library.tensor_memory import allocate
-from headrace.stream.library.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
+from headrace.stream.library.tensors import (
+    Framework,
+    as_array,
+    as_tensor,
+    check_dimensions,
+    check_dtypes,
+    check_framework,
+)
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, placed_bytes, plan_reads
 from headrace.stream.retry import RetryPolicy, persistently
 from headrace.stream.select import BadSlice, in_file_order, place
@@ -151,6 +158,7 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
         info = self._shards[shard].tensors[name]
         if self._framework == "pt":
             check_dtypes("pt", [(name, info.dtype)])
+        check_dimensions(self._framework, [(name, info.shape)])
         reading = reading_of(info, region_of(index, info.shape, name), shard)
         placement = reading.placement
         memory = allocate(placed_bytes(placement))

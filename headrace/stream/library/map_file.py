@@ -8,7 +8,14 @@ from headrace.store.mapped import map_object
 from headrace.stream.checkpoint.header import DTYPE_BITS
 from headrace.stream.library.arguments import path_text
 from headrace.stream.library.load import open_whole_model
-from headrace.stream.library.tensors import Framework, as_array, as_tensor, check_dtypes, check_framework
+from headrace.stream.library.tensors import (
+    Framework,
+    as_array,
+    as_tensor,
+    check_dimensions,
+    check_dtypes,
+    check_framework,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,6 +62,7 @@ def map_file(path: str | os.PathLike[str], *, framework: Framework = "pt") -> di
         raise Unsupported(source.uri, "Only local files can be mapped.", remedy="Use load_file.")
     infos = [info for shard in opened.shards for info in shard.tensors.values()]
     check_dtypes(framework, [(info.name, info.dtype) for info in infos])
+    check_dimensions(framework, [(info.name, info.shape) for info in infos])
     shown = as_array if framework == "numpy" else as_tensor
     tensors: dict[str, Any] = {}
     for shard in opened.shards:

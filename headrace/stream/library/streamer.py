@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class SafetensorsStreamer:
-    """Streams safetensors objects: `stream_files`, then `get_tensors`, in a with-block. Belongs to one thread.
+    """Streams safetensors objects: `stream_files`, then `get_tensors`, in a with-block. Threads may share
+    `get_tensors`; all else belongs to one.
 
     Attributes:
         files_to_tensors_metadata: for each file, by its place in `paths`, the tensors that come of it: name,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.stream.arena import Arena
+from headrace.stream.library.memory_room import NotEnoughMemory
 from headrace.stream.transfer.ledger import Cancelled
 
 if TYPE_CHECKING:
@@ -18,12 +19,22 @@ _MAPPED_BYTES = 1 << 20
 
 
 def allocate(size_bytes: int) -> "npt.NDArray[np.uint8]":
-    """Writable bytes that begin at a multiple of ALIGNMENT_BYTES; not touched, so not yet taken from the machine."""
+    """Writable bytes that begin at a multiple of ALIGNMENT_BYTES; not touched, so not yet taken from the machine.
+
+    Raises NotEnoughMemory where the system has no address space for them.
+    """
     import numpy as np
 
-    if size_bytes >= _MAPPED_BYTES:
-        return np.frombuffer(Arena(size_bytes).view, np.uint8)
-    room = np.empty(size_bytes + ALIGNMENT_BYTES - 1, np.uint8)
+    try:
+        if size_bytes >= _MAPPED_BYTES:
+            return np.frombuffer(Arena(size_bytes).view, np.uint8)
+        room = np.empty(size_bytes + ALIGNMENT_BYTES - 1, np.uint8)
+    except (OSError, MemoryError) as error:
+        raise NotEnoughMemory(
+            f"The system does not give {size_bytes:,} bytes for a tensor: {getattr(error, 'strerror', None) or error}.",
+            remedy="Raise the limit of address space (`ulimit -v`) or of mappings (vm.max_map_count), or hold less at "
+            "once (memory_limit, names=...).",
+        ) from None
     # numpy's own ways to the address take three times as long as all the rest here.
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(room.data)) % ALIGNMENT_BYTES
     return room[offset : offset + size_bytes]

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from headrace.errors import HeadraceError
 from headrace.stream.library.arguments import device_text, texts
 from headrace.stream.library.indexing import Index
-from headrace.stream.library.memory_limit import MemoryGate, fit_chunks, limit_bytes
-from headrace.stream.library.memory_room import WORKING_BYTES, check_room, memory_room
+from headrace.stream.library.memory_demand import checked_limit
+from headrace.stream.library.memory_limit import MemoryGate, fit_chunks
 from headrace.stream.library.opening import Opened
 from headrace.stream.library.tensor_memory import TensorMemory
 from headrace.stream.library.tensors import (
@@ -20,16 +21,16 @@ from headrace.stream.library.tensors import (
     as_array,
     as_tensor,
     check_device,
+    check_dimensions,
     check_dtypes,
     check_framework,
 )
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
-from headrace.stream.select import Selection, TensorParallel, select
+from headrace.stream.select import TensorParallel, select
 from headrace.stream.transfer.progress import Progress
 from headrace.stream.transfer.transfer import Cancelled, Transfer
 from headrace.stream.variables import (
     LEAST_CHUNK_BYTES,
-    MEMORY_LIMIT,
     check_least,
     check_positive,
     read_settings,
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
     from headrace.stream.ranks.distributed import DistributedTransfer, ReadOptions
     from headrace.stream.verify.verifier import BlockVerifier, Verified
 
-# Run:ai's default: what may wait for a consumer that lags.
-DEFAULT_MEMORY_LIMIT = 40_000_000_000
-_ROOM_REMEDY = (
-    "Ask for less (names=..., slices=...) or take a machine with more memory. Who drops tensors as they come sets "
-    "memory_limit: then only that much is needed at once."
-)
 _logger = logging.getLogger(__name__)
 
 
@@ -76,7 +71,7 @@ class StreamerMisused(HeadraceError):
 
 
 class TensorStream:
-    """Reading has begun when it is made. Belongs to one thread.
+    """Reading has begun when it is made. Threads may share `tensors`; all else belongs to one.
 
     Attributes:
         selection: what comes, in reading order.
@@ -130,10 +125,13 @@ class TensorStream:
                 self.selection = select(
                     opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
                 )
+                check_dimensions(
+                    framework, ((tensor.name, tensor.shape) for tensor in self.selection.tensors)
+                )
                 self._torch_checked = False
                 if "torch" in sys.modules:  # else its import is left for when bytes are on their way
                     self._check_torch()
-                limit = _check_memory(
+                limit = checked_limit(
                     self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
                 )
                 self._verifier = _verifier(verify, opened)
@@ -141,7 +139,9 @@ class TensorStream:
             self._memory = TensorMemory(sizes)
             self._gate = MemoryGate(sizes, limit) if limit is not None else None
             self.taken = 0
+            self._told = 0
             self._finished: Iterator[int] | None = None
+            self._turn = threading.Lock()
             chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
             plan = plan_reads(self.selection.placements, chunk_bytes)
             plan = plan if limit is None else fit_chunks(plan, sizes, limit)
@@ -212,16 +212,10 @@ class TensorStream:
             StreamerMisused: it was closed before the last.
             StoreError: what ended the transfer.
         """
-        if os.getpid() != self._owner:
-            raise StreamerMisused(
-                "The streamer belongs to the process that this one was forked from.",
-                remedy="Call stream_files in the process that takes the tensors.",
-            )
+        self._check_owner()
         self._check_torch()
-        if self._finished is None:
-            self._finished = self._transfer.finished_groups()
         try:
-            for number in self._finished:
+            while (number := self._next()) is not None:
                 # No local name holds the tensor while the caller has it: dropped there, it is gone.
                 yield self.selection.tensors[number].name, self._take(number)
         except Cancelled:
@@ -229,6 +223,26 @@ class TensorStream:
                 f"The streamer was closed when {self.taken:,} of {len(self.selection.tensors):,} tensors were taken.",
                 remedy="Take them all before the with-block ends, or before close().",
             ) from None
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise StreamerMisused(
+                "The streamer belongs to the process that this one was forked from.",
+                remedy="Call stream_files in the process that takes the tensors.",
+            )
+
+    def _next(self) -> int | None:
+        """The next tensor that is complete, None after the last; threads that ask get different ones."""
+        self._check_owner()
+        with self._turn:
+            if self._finished is None:
+                self._finished = self._transfer.finished_groups()
+            number = next(self._finished, None)
+            if number is not None:
+                self._told += 1
+            elif self._told < len(self.selection.tensors):
+                raise Cancelled  # what ended the load was raised to whoever asked then
+            return number
 
     def _take(self, number: int) -> Any:
         selected = self.selection.tensors[number]
@@ -240,7 +254,8 @@ class TensorStream:
             tensor = as_tensor(memory, selected.dtype, selected.shape)
             if self._device != "cpu":
                 tensor = tensor.to(self._device)
-        self.taken += 1
+        with self._turn:
+            self.taken += 1
         if self._gate is not None:
             self._gate.release(number)
             self._transfer.wake()
@@ -248,14 +263,22 @@ class TensorStream:
 
     def verified(self) -> "Verified | None":
         """How much is proved so far; None where verification is off."""
+        self._check_owner()
         return self._verifier.summary() if self._verifier is not None else None
 
     def progress(self) -> Progress:
         """How far the reading is."""
+        self._check_owner()
         return self._transfer.progress()
 
     def close(self) -> None:
-        """End all threads and connections, and let go of the tensors that were not taken."""
+        """End all threads and connections, and let go of the tensors that were not taken.
+
+        In a process that was forked meanwhile there are no threads, and the connections are the parent's.
+        """
+        if os.getpid() != self._owner:
+            self._memory.drop()
+            return
         self._transfer.cancel()
         # What ended it was raised to whoever took tensors; who leaves early does not want to know.
         with contextlib.suppress(Cancelled, HeadraceError):
@@ -281,26 +304,3 @@ def telling(is_distributed: bool) -> contextlib.AbstractContextManager[None]:
     from headrace.stream.ranks.telling import telling_peers
 
     return telling_peers()
-
-
-def _check_memory(
-    selection: Selection, given: int | None, from_variable: int | None, device: str, keeps_all: bool
-) -> int | None:
-    """The limit in bytes, None for none; raises where a tensor exceeds it or the machine has not the memory."""
-    origin = "memory_limit" if given is not None else MEMORY_LIMIT
-    wanted = check_least(given, -1, origin)
-    wanted = from_variable if wanted is None else wanted
-    room = memory_room()
-    total = selection.size_bytes
-    if wanted is None:
-        largest = max((tensor.size_bytes for tensor in selection.tensors), default=0)
-        spare = (room.size_bytes - WORKING_BYTES) // 2
-        # What goes on to another device only passes through: that it takes no more than it has to is ours to see to.
-        limit: int | None = max(largest, min(DEFAULT_MEMORY_LIMIT, spare if device != "cpu" else total))
-    else:
-        limit = limit_bytes(wanted, selection, origin)
-    # On another device, and where the caller says how much may wait, tensors do not pile up here.
-    passing = device != "cpu" or (wanted is not None and not keeps_all)
-    needed = total if limit is None or not passing else min(limit, total)
-    check_room(needed, f"{len(selection.tensors):,} tensors", room, _ROOM_REMEDY)
-    return limit if limit is not None and limit < total else None  # what holds all needs no gate

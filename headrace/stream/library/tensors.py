@@ -19,7 +19,8 @@ Framework = Literal["pt", "numpy"]
 
 _TORCH_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "I64": "int64", "I32": "int32", "I16": "int16",
     "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
     "C64": "complex64", "F4": "float4_e2m1fn_x2",
 }  # fmt: skip
@@ -31,7 +32,9 @@ _NUMPY_NAMES = {
 }  # fmt: skip
 _ML_DTYPES_NAMES = {
     "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
+_SURE_DIMENSIONS = 32
 
 
 class BadFramework(HeadraceError):
@@ -82,6 +85,27 @@ def check_dtypes(framework: Framework, tensors: Iterable[tuple[str, str]]) -> No
                 f"Tensor {name} has the dtype {dtype}, which the installed torch has not.",
                 remedy='Ask for its packed bytes: framework="numpy", or leave it out with names=...',
             )
+
+
+def check_dimensions(framework: Framework, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+    """Prove that all (name, shape) can be given: numpy's arrays have 64 dimensions at the most (before 2.0, 32).
+
+    Raises BadFramework, naming a tensor.
+    """
+    if framework != "numpy":
+        return
+    name, shape = max(tensors, key=lambda tensor: len(tensor[1]), default=("", ()))
+    if len(shape) <= _SURE_DIMENSIONS:
+        return
+    import numpy as np
+
+    try:
+        np.empty(1).reshape((1,) * len(shape))
+    except ValueError:
+        raise BadFramework(
+            f"Tensor {name} has {len(shape):,} dimensions, more than numpy's arrays have.",
+            remedy='Ask for torch\'s tensors: framework="pt", or leave it out with names=...',
+        ) from None
 
 
 def shown_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:

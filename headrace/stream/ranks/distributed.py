@@ -14,6 +14,7 @@ from typing import TypedDict, Unpack
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
+from headrace.store.threads import TooManyThreads, start
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, ReadPlan
 from headrace.stream.ranks.arrivals import Admission, Arrival, Job
 from headrace.stream.ranks.buffers import OwnBuffers
@@ -88,6 +89,7 @@ def start_distributed(
         RanksDisagree: the ranks of this machine were given different objects.
         PeerFailed: another rank of it could not begin.
         RanksCannotMeet: the group broke before the ranks had met.
+        TooManyThreads: the system has none for it.
     """
     found = group if group is not None else torch_group()
     machine = None
@@ -179,8 +181,19 @@ class DistributedTransfer:
             for number, work in enumerate(works)
         ]
         self._keeper = threading.Thread(target=self._keep, name="ranks-links", daemon=True)
-        for thread in (*self._workers, self._keeper):  # which waits for the others' end
-            thread.start()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        running: list[threading.Thread] = []
+        try:
+            for thread in (*self._workers, self._keeper):  # which waits for the others' end
+                start(thread)
+                running.append(thread)
+        except TooManyThreads as error:
+            self._workers = running
+            self._fail(error)
+            self._keep()  # in its stead
+            raise
 
     # What the caller sees.
 

@@ -1,8 +1,10 @@
 """What watches over a transfer a few times a second: its deadline, connections that trickle, its pace, its tail."""
 
 import threading
+from collections.abc import Sequence
 
 from headrace.store.errors import TransientError
+from headrace.store.threads import TooManyThreads, start
 from headrace.stream.transfer.crew import Crew, Worker, end, interrupt, missing_workers, new_target, under_way
 from headrace.stream.transfer.fetch import work
 from headrace.stream.transfer.ledger import Cancelled, DeadlineExceeded
@@ -47,16 +49,31 @@ class Overseer:
             end(self._crew, error)
 
     def _start_workers(self) -> None:
-        """As many as there is work and leave for."""
+        """As many as there is work and leave for, or as the system has threads. Raises TooManyThreads where none runs."""
         crew = self._crew
         with crew.ledger.lock:
             new = missing_workers(crew)
-        for worker in new:
+        for at, worker in enumerate(new):
             name = f"fetch-{worker.number}"
             worker.thread = threading.Thread(target=work, args=(crew, worker), name=name, daemon=True)
-            worker.thread.start()
+            try:
+                start(worker.thread)
+            except TooManyThreads:
+                if self._dismiss(new[at:]):
+                    return  # with those that there are; the next tick tries again
+                raise
             with crew.ledger.lock:
                 crew.threads.append(worker.thread)
+
+    def _dismiss(self, workers: Sequence[Worker]) -> int:
+        """Take back workers that never ran; how many there are without them."""
+        crew = self._crew
+        with crew.ledger.lock:
+            for worker in workers:
+                del crew.workers[worker.number]
+                if worker.reader is not None:
+                    crew.spare_readers.append(worker.reader)
+            return len(crew.workers)
 
     def _next_s(self) -> float:
         if self._deadline_s is None:

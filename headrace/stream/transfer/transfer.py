@@ -10,6 +10,7 @@ from threading import Thread
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
+from headrace.store.threads import start
 from headrace.stream.plan import ReadPlan
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.budget import PROCESS_BUDGET, ConnectionBudget
@@ -99,9 +100,11 @@ class Transfer:
         try:
             # It starts the workers too: a thread's stack is mapped while others touch fresh memory, and the
             # kernel makes the one wait for the other, which the caller has better things to do than to watch.
-            self._overseer.start()
-        except BaseException:  # an interrupt: the caller never gets this transfer, to cancel it
+            start(self._overseer)
+        except BaseException:  # an interrupt, too: the caller never gets this transfer, to cancel it
             self.cancel()
+            if self._overseer.ident is None:  # it never ran, who else would do this
+                self._crew.budget.leave()
             raise
 
     def _oversee(self, overseer: Overseer) -> None:

@@ -177,6 +177,7 @@ def test_an_illegal_header_is_refused_with_its_reason(name: str) -> None:
         b"[" * 200_000,
         b'{"a":' * 200_000,
         b"9" * 10_000,
+        b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
     ],
     ids=[
         "name twice",
@@ -188,6 +189,7 @@ def test_an_illegal_header_is_refused_with_its_reason(name: str) -> None:
         "deep lists",
         "deep maps",
         "long number",
+        "half a surrogate pair",
     ],
 )
 def test_what_is_no_header_at_all_is_refused(header: bytes) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace import BadHeader, NotFound, load_file
+from headrace import BadHeader, NotFound, load_file, map_file, open_checkpoint
 from headrace.demo.store import SeaweedStore
 from headrace.source.files import INDEX_NAME, BadModelFiles
 from headrace.source.uri import parse_source
@@ -72,7 +72,8 @@ def test_every_dtype_has_its_numpy_type(tmp_path: Path) -> None:
     named = {name.removeprefix("of."): a.dtype.name for name, a in found.items() if name.startswith("of.")}
     assert named == {
         "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-        "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16",
+        "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz", "I64": "int64", "I32": "int32", "I16": "int16",
         "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
         "C64": "complex64", "F4": "uint8", "F6_E2M3": "uint8", "F6_E3M2": "uint8",
     }  # fmt: skip
@@ -271,7 +272,7 @@ def test_a_load_that_does_not_fit_is_refused_with_the_sum_before_it_starts(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room((64 << 20) + 999, "the control group's memory limit")
-    monkeypatch.setattr("headrace.stream.library.tensor_stream.memory_room", lambda: room)
+    monkeypatch.setattr("headrace.stream.library.memory_demand.memory_room", lambda: room)
     path = put(server, "model.safetensors", {"a": content("U8", (600,)), "b": content("U8", (400,))})
     said = (
         r"2 tensors: 1,000 bytes \+ 67,108,864 to work with = 67,109,864, but the control group's memory limit "
@@ -296,12 +297,14 @@ def test_what_goes_on_to_another_device_needs_not_fit_here(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room((64 << 20) + 10_000, "the machine's available memory")
-    monkeypatch.setattr("headrace.stream.library.tensor_stream.memory_room", lambda: room)
+    monkeypatch.setattr("headrace.stream.library.memory_demand.memory_room", lambda: room)
     path = put(server, "model.safetensors", {name: content("U8", (2_000,)) for name in "abcdefgh"})
     with pytest.raises(NotEnoughMemory):
         load_file(path, s3_credentials=credentials_of(server))
     assert len(load_file(path, "meta", s3_credentials=credentials_of(server))) == 8
-    monkeypatch.setattr("headrace.stream.library.tensor_stream.memory_room", lambda: Room(64 << 20, "the test"))
+    monkeypatch.setattr(
+        "headrace.stream.library.memory_demand.memory_room", lambda: Room(64 << 20, "the test")
+    )
     with pytest.raises(NotEnoughMemory, match="the test leaves"):  # not even one of them
         load_file(path, "meta", s3_credentials=credentials_of(server))
 
@@ -405,3 +408,19 @@ def test_a_form_that_is_no_form_is_refused(tmp_path: Path) -> None:
     path.write_bytes(file_of({}))
     with pytest.raises(BadFramework):
         load_file(path, framework="jax")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dtype", ["U8", "BF16", "F4"])
+def test_more_dimensions_than_numpy_has_are_an_error_for_its_arrays_alone(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "x.safetensors"
+    deep = content(dtype, (2, *[1] * 99, 2))
+    path.write_bytes(file_of({"w": deep, "v": content("U8", (1,) * 32)}))
+    said = "Tensor w has 101 dimensions, more than numpy's arrays have"
+    with pytest.raises(BadFramework, match=said):
+        load_file(path, framework="numpy")
+    with pytest.raises(BadFramework, match=said):
+        map_file(path, framework="numpy")
+    with open_checkpoint(path, framework="numpy") as checkpoint, pytest.raises(BadFramework, match=said):
+        checkpoint["w"][0]
+    assert load_file(path, framework="numpy", names=["v"])["v"].ndim == 32
+    assert data_of(load_file(path)["w"]) == deep.data

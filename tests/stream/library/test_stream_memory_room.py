@@ -1,5 +1,7 @@
 """Is there room: what the kernel says, what control groups say, and the sum in the refusal."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from headrace.stream.cgroup import memory_left_bytes
 from headrace.stream.library import memory_room as module
 from headrace.stream.library.memory_room import WORKING_BYTES, NotEnoughMemory, Room, check_room, memory_room
+from headrace.stream.library.tensor_memory import allocate
 
 
 def lay(root: Path, files: dict[str, str]) -> None:
@@ -93,3 +96,22 @@ def test_what_just_fits_is_let_through_and_a_byte_more_is_not() -> None:
     assert str(caught.value) == (
         "The model: 1,001 bytes + 67,108,864 to work with = 67,109,865, but the test leaves 67,109,864. Take less."
     )
+
+
+def test_a_limit_of_address_space_bounds_the_room() -> None:
+    """In a process of its own: it cannot be told to forget such a limit by what else the tests have mapped."""
+    program = (
+        "import resource\n"
+        "from headrace.stream.library.memory_room import memory_room\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "room = memory_room()\n"
+        "print(0 < room.size_bytes < 1 << 30, room.bound)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "True the limit of address space (`ulimit -v`)\n"
+
+
+@pytest.mark.parametrize("size_bytes", [(1 << 62) + 1, 1 << 62])
+def test_memory_that_the_system_does_not_give_is_an_error_with_its_size(size_bytes: int) -> None:
+    with pytest.raises(NotEnoughMemory, match=rf"does not give {size_bytes:,} bytes for a tensor"):
+        allocate(size_bytes)

@@ -538,3 +538,50 @@ def test_a_dtype_that_torch_lacks_is_refused_with_the_tensors_name(server: Fault
 def test_an_unknown_argument_is_an_error_in_the_call(server: FaultServer) -> None:
     with SafetensorsStreamer() as streamer, pytest.raises(TypeError):
         streamer.stream_file("x", memory_limits=3)  # type: ignore[call-arg]
+
+
+def test_threads_that_share_a_streamer_get_each_tensor_once(server: FaultServer) -> None:
+    path = put(server, "x.safetensors", {f"t{at}": content("U8", (at + 1,), at) for at in range(40)})
+    together = threading.Barrier(4)
+    found: list[str] = []
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(path, credentials_of(server), framework="numpy", chunk_bytes=4096)
+
+        def take() -> None:
+            together.wait()
+            found.extend(name for name, _ in streamer.get_tensors())
+
+        takers = [threading.Thread(target=take) for _ in range(4)]
+        for taker in takers:
+            taker.start()
+        for taker in takers:
+            taker.join()
+    assert sorted(found) == sorted(f"t{at}" for at in range(40))
+
+
+def test_what_ends_a_load_ends_it_for_every_thread_that_takes_tensors(server: FaultServer) -> None:
+    path = put(server, "x.safetensors", SMALL)
+    waiting = threading.Event()
+    ended: list[HeadraceError] = []
+
+    def refuse(exchange: faults.Exchange) -> None:
+        waiting.wait()
+        faults.error(403, "AccessDenied")(exchange)
+
+    with SafetensorsStreamer() as streamer:
+        server.script.extend([faults.honest, refuse])
+        streamer.stream_file(path, credentials_of(server), framework="numpy")
+
+        def take() -> None:
+            try:
+                list(streamer.get_tensors())
+            except HeadraceError as error:
+                ended.append(error)
+
+        takers = [threading.Thread(target=take) for _ in range(3)]
+        for taker in takers:
+            taker.start()
+        waiting.set()
+        for taker in takers:
+            taker.join()
+    assert sorted(type(error).__name__ for error in ended) == ["AccessDenied", *["StreamerMisused"] * 2]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from headrace import SafetensorsStreamer, load_file, open_checkpoint
 from headrace.stream.library.streamer import StreamerMisused
 from headrace.stream.transfer.budget import PROCESS_BUDGET
+from tests.faults import server as faults
 from tests.faults.server import FaultServer, fault_server
 from tests.stream.safetensors_files import content, file_of
 from tests.stream.streaming import credentials_of, put
@@ -69,6 +71,48 @@ def test_a_streamer_of_the_parent_is_refused_in_the_child_and_goes_on_in_the_par
         next(streamer.get_tensors())
         assert in_child(refused)
         assert len(list(streamer.get_tensors())) == len(TENSORS) - 1
+
+
+def test_an_iterator_that_had_begun_is_refused_in_the_child_whose_end_disturbs_no_read_of_the_parent(
+    server: FaultServer,
+) -> None:
+    path = put(server, "model.safetensors", TENSORS)
+    forked = threading.Event()
+
+    def refused() -> bool:
+        for ask in (streamer.progress, lambda: next(tensors)):
+            with pytest.raises(StreamerMisused, match="belongs to the process that this one was forked from"):
+                ask()
+        streamer.close()  # which would end a connection for the parent too, or wait for a lock that nobody gives back
+        return True
+
+    with SafetensorsStreamer() as streamer:
+        # The header's read is honest, the tensors' stops within its second chunk.
+        server.script.extend([faults.honest, faults.honest, faults.held(100, forked)])
+        streamer.stream_file(path, credentials_of(server), framework="numpy", chunk_bytes=6400, concurrency=1)
+        tensors = streamer.get_tensors()
+        first = next(tensors)
+        server.stalled.get(timeout=30)
+        held, known = threading.Event(), threading.Event()
+        lock = streamer._stream._transfer._ledger.lock  # type: ignore[union-attr]
+
+        def hold() -> None:  # as a worker does for moments
+            with lock:
+                held.set()
+                known.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        try:
+            assert in_child(refused)
+        finally:
+            known.set()
+            forked.set()
+            holder.join()
+        assert dict([first, *tensors]).keys() == TENSORS.keys()
+        progress = streamer.progress()
+        assert progress is not None and progress.retries == 0
 
 
 def test_processes_read_from_one_checkpoint_that_was_opened_before_they_were_forked(
