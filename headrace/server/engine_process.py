@@ -14,7 +14,21 @@ import msgspec
 from headrace.ipc.front_channel import make_address, remove_address
 from headrace.ipc.options import EngineOptions, EngineStart
 
-ENGINE_COMMAND = (sys.executable, "-m", "headrace.engine")
+
+def _engine_command() -> tuple[str, ...]:
+    """The engine by this Python, which `-m` alone would have import whatever lies in the working directory first.
+
+    `-P` keeps it from that, but where this process was started so (`python -m headrace` in a clone).
+    """
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # it was removed
+        here = ""
+    safe = () if sys.path[:1] in ([""], [here]) else ("-P",)
+    return (sys.executable, *safe, "-m", "headrace.engine")
+
+
+ENGINE_COMMAND = _engine_command()
 
 
 class EngineProcess:
