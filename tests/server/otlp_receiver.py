@@ -77,11 +77,14 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def receiver() -> Iterator[Receiver]:
-    """A collector that ends with the block."""
+    """A collector that ends with the block; it refuses what is sent to /refuse."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
+            if self.path == "/refuse":
+                self.send_error(403)
+                return
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             found.take(self.path, body)

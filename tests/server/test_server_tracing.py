@@ -222,3 +222,31 @@ def test_a_server_that_sends_no_traces_does_not_import_what_does() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"
+
+
+def test_the_sdk_s_own_variables_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "chat-for-tests")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+    collector, _ = one_request()
+    resource = collector.resources[0]
+    assert (resource["service.name"], resource["deployment.environment.name"]) == ("chat-for-tests", "test")
+    assert resource["service.version"] == __version__
+
+
+def test_the_sdk_s_own_sampler_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    with traced() as (front, collector):
+        front.complete()
+        front.http.post("/v1/completions", json={"model": "tiny", "prompt": "Say"}, headers=SAMPLED)
+    assert collector.span("text_completion tiny").trace_id.hex() == TRACE
+
+
+def test_a_collector_that_refuses_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with receiver() as collector:
+        options = msgspec.structs.replace(
+            OPTIONS, enable_trace=True, otlp_traces_endpoint=collector.url.replace("/v1/traces", "/refuse")
+        )
+        with running_front(options=options) as front:
+            assert front.complete().status_code == 200
+    assert collector.bodies == []
+    assert any("opentelemetry" in record.name for record in caplog.records)
