@@ -117,6 +117,11 @@ BY_CODE: dict[str, Meaning] = {
     "EntityTooLarge": Meaning(
         Unsupported, "The store takes no object of this size.", "Split the weights into smaller shards."
     ),
+    "KeyTooLongError": Meaning(
+        Unsupported,
+        "The store takes no key of this length.",
+        "Shorten the prefix, or the file's path: 1,024 bytes.",
+    ),
     "QuotaExceeded": Meaning(AccessDenied, "The bucket is full{said}", "Make room, or raise its quota."),
     "XMinioStorageFull": Meaning(AccessDenied, "The store is full{said}", "Make room."),
 }

@@ -85,6 +85,7 @@ def error(
         (400, "RequestTimeout", TransientError, "The store failed"),
         (501, "NotImplemented", Unsupported, "refuses the request"),
         (403, "InvalidObjectState", Unsupported, "Glacier"),
+        (400, "KeyTooLongError", Unsupported, "1,024 bytes"),
         (400, "KMS.DisabledException", AccessDenied, "kms:Decrypt"),
         (400, "NeverHeardOf", Unsupported, "refuses the request"),
     ],

@@ -1,13 +1,14 @@
 """Copies of the files beside the weights, for programs that want a folder: list_safetensors and pull_files."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, printable
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import BadSource, ModelSource, parse_source
 from headrace.store.base import ListsBelow, Reader, Store
@@ -207,8 +208,14 @@ def _check_path(path: str, uri: str) -> None:
 
 
 def _refuse_files_that_are_folders(chosen: Sequence[FoundFile]) -> None:
-    """Raise BadKey where one key would be the folder of another: stores keep both, a file system cannot."""
+    """Raise BadKey where one key would be the folder of another: stores keep both, a file system cannot.
+
+    The same where two names are one, as of local files whose names are not UTF-8.
+    """
     paths = {file.path: file for file in chosen}
+    if len(paths) < len(chosen):
+        twice, _ = Counter(file.path for file in chosen).most_common(1)[0]
+        raise BadKey(f"Two files would be called {printable(twice, keep='')}.", remedy=_LEAVE_OUT)
     for path in paths:
         above = path
         while above := above.rpartition("/")[0]:

@@ -451,3 +451,12 @@ def test_a_name_that_the_file_system_does_not_take_is_told_with_the_way_out(
     put(server, {"x" * 300: b"1"})
     with pytest.raises(CannotWrite, match="Leave it out with --exclude"):
         pull_files("s3://bucket/model", tmp_path, s3_credentials=credentials_of(server))
+
+
+def test_two_local_names_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "from"
+    folder.mkdir()
+    for name in (b"a\xfe", b"a\xff"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(name)
+    with pytest.raises(BadKey, match="Two files would be called"):
+        pull_files(folder, tmp_path / "copy")
