@@ -27,6 +27,8 @@ from headrace.ipc.timeline import Timeline  # noqa: E402
 def main() -> int:
     """Load, serve until told to stop; the exit status is 0, or 1 where the model could not be loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides what Ctrl-C means
+    # The system sends it, and SIGCONT, to an engine that is stopped when its front dies: it shall end as any other then.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.enable()  # a step that hangs is ended with SIGABRT: where it hung is then on stderr
     line = sys.stdin.buffer.readline()
     begin = msgspec.json.decode(line, type=EngineStart)

@@ -316,7 +316,7 @@ class EngineClient:
         Args:
             load_until_s: a load that has not ended by then, on the loop's clock, ends the generations with a 503.
 
-        Raises ApiError 500 if the engine is gone, 503 if it will be before it is ready.
+        Raises ApiError: 503 if the engine has just ended, or the server ends while it loads; 500 if none will run.
         """
         if self.draining and self.ready is None:
             raise shutting_down()
@@ -332,7 +332,7 @@ class EngineClient:
         return stream
 
     async def flush_cache(self) -> CacheFlushed:
-        """Have the engine empty its prefix cache; what it says. Raises ApiError 500 if it is gone."""
+        """Have the engine empty its prefix cache; what it says. Raises ApiError 503, 500 if it is gone."""
         self._refuse_if_failed()
         answer = asyncio.get_running_loop().create_future()
         if not self._send(FlushCache()):
@@ -345,7 +345,7 @@ class EngineClient:
     async def change_weights(self, asked: UpdateWeights | ReleaseMemory | ResumeMemory) -> WeightsAnswer:
         """Have the engine change its weights, or what of them is in memory; what it says.
 
-        Raises ApiError: 409 while another change is under way, 503 while the server ends, 500 if the engine is gone.
+        Raises ApiError: 409 while another change is under way, 503 while the server ends, 503 or 500 if the engine is gone.
         """
         self._refuse_if_closed()
         answer = self.weights.begin()

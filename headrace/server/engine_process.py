@@ -44,9 +44,8 @@ class EngineProcess:
 
     def __init__(self, options: EngineOptions, command: Sequence[str]) -> None:
         """Start it. Raises OSError where the system has no room for it."""
-        # Spinning OpenMP threads would take the cores from the front and from the threads that fetch. An engine that
-        # is aborted, by the watchdog or by a crash, shall show where its threads stood.
-        environment = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONFAULTHANDLER": "1", **os.environ}
+        # Spinning OpenMP threads would take the cores from the front and from the threads that fetch.
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
         self.address = make_address()
         self.executed_s = time.monotonic()
         start = EngineStart(self.address, options, executed_s=self.executed_s)

@@ -56,5 +56,5 @@ def engine_failed(error: HeadraceError, *, was_ready: bool) -> ApiError:
 
 
 def engine_gone() -> ApiError:
-    """There is no engine at the other end."""
-    return ApiError(500, "The engine process is gone.", code="engine_failed")
+    """The engine has ended in this very moment: what was asked has not been sent to anyone."""
+    return unavailable("The engine has just ended. Ask again.", "engine_failed", retry_after_s=RETRY_AFTER_S)

@@ -18,7 +18,7 @@ class Watchdog:
     @property
     def interval_s(self) -> float:
         """How long to wait from one look to the next."""
-        return min(self.timeout_s / 8, 5.0)
+        return min(max(self.timeout_s / 8, 0.05), 5.0)
 
     @property
     def step_s(self) -> float:

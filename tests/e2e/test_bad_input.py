@@ -136,17 +136,21 @@ def deaf_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+# A store that is away may come back: without this it would be asked again.
+TRY_ONCE = ("--model-path", "s3://models/qwen", "--engine-restarts", "0")
+
+
 def test_a_store_that_refuses_connections(store: SeaweedStore, no_torch: dict[str, str]) -> None:
     port = free_port()
     environ = {**store.environment(), **no_torch, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    ended = run_to_its_end("--model-path", "s3://models/qwen", environ=environ, timeout_s=SOON_S)
+    ended = run_to_its_end(*TRY_ONCE, environ=environ, timeout_s=SOON_S)
     assert_sentence(ended, f"127.0.0.1:{port}.*refused", "AWS_ENDPOINT_URL")
 
 
 def test_a_store_that_never_answers_a_connection(store: SeaweedStore, no_torch: dict[str, str]) -> None:
     with deaf_port() as port:
         environ = {**store.environment(), **no_torch, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        ended = run_to_its_end("--model-path", "s3://models/qwen", environ=environ, timeout_s=SOON_S)
+        ended = run_to_its_end(*TRY_ONCE, environ=environ, timeout_s=SOON_S)
         assert_sentence(ended, f"127.0.0.1:{port}.*(timed out|no answer|within)", "AWS_ENDPOINT_URL")
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
-import psutil
 import pytest
 
 from headrace.demo.store import SeaweedStore
@@ -157,7 +156,16 @@ def test_a_front_that_is_killed_while_it_serves_takes_its_engine_along(server: S
         until_all_is_gone(server)
 
 
-def test_the_end_of_the_engine_is_told_to_clients_and_to_the_operator(server: Server) -> None:
+@pytest.fixture
+def fragile(tiny_uri: str, seaweed: SeaweedStore) -> Iterator[Server]:
+    """A server that is ready, and that ends with its engine."""
+    flags = ["--engine-restarts", "0"]
+    with serving("--model-path", tiny_uri, *flags, environ=seaweed.environment()) as running:
+        yield running
+
+
+def test_the_end_of_the_engine_is_told_to_clients_and_to_the_operator(fragile: Server) -> None:
+    server = fragile
     engine = server.engine()
 
     def ask() -> httpx.Response:
@@ -177,11 +185,3 @@ def test_the_end_of_the_engine_is_told_to_clients_and_to_the_operator(server: Se
     assert "--mem-fraction-static" in error
     assert "Traceback" not in server.text()
     server.assert_nothing_left()
-
-
-def test_the_end_of_the_engine_during_the_load_is_told_as_well(loading: Server) -> None:
-    engine: psutil.Process = loading.engine()
-    engine.send_signal(signal.SIGKILL)
-    assert loading.wait(AT_ONCE_S) == 1
-    assert "error: The engine process was ended by SIGKILL." in loading.text()
-    loading.assert_nothing_left()

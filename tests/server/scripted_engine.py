@@ -3,6 +3,7 @@
 As a thread it is steered by a test; as a process (`python scripted_engine.py`) by the model's name.
 """
 
+import faulthandler
 import os
 import queue
 import signal
@@ -256,6 +257,7 @@ def _this_life(model: str) -> str:
 
 def main() -> None:
     """A process; the model's name says what it does. SIGUSR1 ends endless answers."""
+    faulthandler.enable()
     signal.signal(signal.SIGUSR1, lambda *_: ENOUGH.set())
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
     model = _this_life(start.options.model)

@@ -46,6 +46,11 @@ class Asking:
         return self._answers[0]
 
 
+def metrics(server: Served) -> str:
+    """What a scrape gets."""
+    return httpx.get(f"{server.url()}/metrics").text
+
+
 def kill(process: psutil.Process) -> None:
     """Kill it and wait until it is gone."""
     process.kill()
@@ -66,26 +71,17 @@ def test_an_idle_engine_that_is_killed_is_started_again(tmp_path: Path, temporar
         server.line(READY_LINE)
         url = server.url()
         before = ask(url).json()["choices"]
-        first = server.engine()
+        first, (folder,) = server.engine(), temporary.iterdir()
         kill(first)
         line = server.line("is started again in")
         assert "The engine process was ended by SIGKILL." in line and "--mem-fraction-static" in line
         assert "(attempt 1 of 3)" in line
         server.line("Ready again")
         assert server.engine().pid != first.pid
+        (new_folder,) = temporary.iterdir()
+        assert new_folder != folder
         assert ask(url).json()["choices"] == before
         assert ready(url) == {"ready": True, "phase": "serving"}
-        end(server)
-
-
-def test_the_folder_of_an_engine_goes_with_it(tmp_path: Path, temporary: Path) -> None:
-    with Served(temporary, lives(tmp_path, "talks")) as server:
-        server.line(READY_LINE)
-        (before,) = temporary.iterdir()
-        kill(server.engine())
-        server.line("Ready again")
-        (after,) = temporary.iterdir()
-        assert after != before
         end(server)
 
 
@@ -96,6 +92,8 @@ def test_what_an_engine_computed_when_it_died_is_a_500_or_an_error_event(
         server.line(READY_LINE)
         asking = Asking(server.url(), max_tokens=2000)
         stream = Stream(server.url(), max_tokens=2000)
+        while "headrace_time_to_first_token_seconds_count 2.0" not in metrics(server):
+            pass
         kill(server.engine())
         answer = asking.answer()
         assert answer.status_code == 500
@@ -162,8 +160,8 @@ def test_an_engine_that_is_killed_before_it_was_ever_ready_is_started_again(
         kill(server.engine())
         server.line("is started again in")
         server.line(READY_LINE)
-        answer = asking.answer()  # sent before the end, or kept by the front
-        assert answer.status_code == 200 or (life == "accepts" and answer.status_code == 500)
+        # Kept by the front; of one that accepted, what was sent before its end fails with it.
+        assert asking.answer().status_code in ((200, 500, 503) if life == "accepts" else (200,))
         assert ask(server.url()).status_code == 200
         end(server)
 
@@ -268,7 +266,7 @@ def test_sigterm_while_the_model_loads_sends_those_away_who_wait(
 ) -> None:
     with Served(temporary, lives(tmp_path, life)) as server:
         asking = Asking(server.url())
-        while "headrace_http_requests_active 2.0" not in httpx.get(f"{server.url()}/metrics").text:
+        while "headrace_http_requests_active 2.0" not in metrics(server):
             pass
         server.process.send_signal(signal.SIGTERM)
         answer = asking.answer()
@@ -282,7 +280,7 @@ def test_sigterm_during_the_wait_before_a_restart_ends_it(tmp_path: Path, tempor
         server.line("(attempt 4 of 100)")
         assert psutil.Process(server.process.pid).children() == []
         asking = Asking(server.url())
-        while "headrace_http_requests_active 2.0" not in httpx.get(f"{server.url()}/metrics").text:
+        while "headrace_http_requests_active 2.0" not in metrics(server):
             pass
         server.process.send_signal(signal.SIGTERM)
         assert asking.answer().status_code == 503
@@ -302,18 +300,3 @@ def test_an_engine_that_dies_while_the_server_drains_is_not_started_again(
         assert "engine_failed" in stream.all()
         assert server.end() == 0
         assert "started again" not in server.text
-
-
-def test_a_front_that_is_killed_takes_a_restarted_engine_along(tmp_path: Path, temporary: Path) -> None:
-    with Served(temporary, lives(tmp_path, "talks")) as server:
-        server.line(READY_LINE)
-        kill(server.engine())
-        server.line("Ready again")
-        engine = server.engine()
-        server.process.kill()
-        server.process.wait()
-        engine.wait(30)
-        for folder in temporary.iterdir():  # the scripted engine does not remove it as the real one does
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
