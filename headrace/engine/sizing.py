@@ -39,16 +39,16 @@ def plan_device_memory(
     context_length: int,
     device_name: str,
     *,
-    empty: bool = False,
+    room: Room | None = None,
 ) -> MemoryPlan:
     """The plan for "cpu" or "cuda"; imports torch for the latter. Raises NotEnoughMemory.
 
     Args:
-        empty: plan as if nothing else took memory at this moment.
+        room: what can be had; None asks the system what it is at this moment.
     """
     device = _cpu() if device_name == "cpu" else _gpu()
-    if empty:
-        device = replace(device, room=Room(device.total_bytes, device.room.bound))
+    if room is not None:
+        device = replace(device, room=room)
     item_bytes = 4 if arena.dtype == "float32" else 2
     demand = Demand(
         weights_bytes=arena.size_bytes,

@@ -156,7 +156,21 @@ def test_memory_that_others_hold_at_this_moment_is_a_warning(
     monkeypatch.setattr(check_model_module, "memory_room", lambda: Room(10, "the machine's available memory"))
     found = checked(good)
     assert found["memory"].status == "warn"
-    assert "leaves only 10 bytes" in found["memory"].text
+    assert (
+        "But at this moment: Weights and KV cache would take more memory than there is."
+        in found["memory"].text
+    )
+    assert "the machine's available memory leaves 10 bytes now" in found["memory"].text
+    assert "End what else takes memory" in found["memory"].remedy
+
+
+def test_a_default_pool_that_others_make_smaller_is_told_and_no_warning(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_model_module, "memory_room", lambda: Room(500 << 20, "the control group"))
+    found = checked(good, max_running_requests=10**6)
+    assert found["memory"].status == "ok"
+    assert "made smaller since the control group leaves 0.49 GiB now" in found["memory"].text
 
 
 def test_a_context_that_is_too_long_is_told(good: Path) -> None:

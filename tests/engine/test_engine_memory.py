@@ -309,6 +309,27 @@ def test_every_value_that_a_refusal_for_want_of_room_advises_works(
             assert plan(**sizes, fraction=float(share.group(1))).pool_tokens > 0
 
 
+@given(sizes=sizes, fraction=st.integers(1, 1000))
+def test_whoever_follows_the_advice_gets_there(sizes: dict[str, Any], fraction: int) -> None:
+    share: float = fraction / 1000
+    for _ in range(3):
+        try:
+            plan(**sizes, fraction=share)
+        except NotEnoughMemory as error:
+            if "No fraction works" in error.remedy:
+                return
+            if higher := re.search(r"Raise --mem-fraction-static to (\S+) or more", error.remedy):
+                assert float(higher.group(1)) > share
+                share = float(higher.group(1))
+            else:
+                tokens = re.search(r"--max-total-tokens (?:to )?(\d+) or less", error.remedy)
+                assert tokens
+                sizes = {**sizes, "max_total_tokens": int(tokens.group(1))}
+        else:
+            return
+    pytest.fail("three advices, and still no plan")
+
+
 def test_the_machines_memory_is_no_more_than_the_kernel_says() -> None:
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     assert 0 < machine_memory_bytes() <= int(facts["MemTotal"].split()[0]) * 1024

@@ -8,6 +8,7 @@ from headrace.engine.check.files import Files
 from headrace.engine.check.finding import Finding, Findings, fail, ok, tried, warn
 from headrace.engine.checkpoint import fetch_tokenizer, parse_json_object
 from headrace.engine.device import choose_device, choose_dtype
+from headrace.engine.memory import NotEnoughMemory
 from headrace.engine.sizing import choose_context_length, plan_device_memory
 from headrace.engine.weights import place_tensors, plan_arena
 from headrace.errors import HeadraceError
@@ -15,7 +16,10 @@ from headrace.ipc.options import EngineOptions
 from headrace.models.registry import family_of, layout_of, read_config
 from headrace.source.files import CONFIG_NAME, is_tokenizer_file
 from headrace.stream.checkpoint.header import Shard
-from headrace.stream.library.memory_room import memory_room
+from headrace.stream.library.memory_room import Room, memory_room
+
+# As if nothing else took memory: a check may run beside the server that is to be replaced.
+_UNBOUNDED = Room(1 << 62, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +86,29 @@ def _check_memory(options: EngineOptions, config: Any, arena: Any, context_lengt
     if device is None:
         return
     plan = yield from tried(
-        "memory", lambda: plan_device_memory(options, config, arena, context_length, device, empty=True)
+        "memory",
+        lambda: plan_device_memory(options, config, arena, context_length, device, room=_UNBOUNDED),
     )
     if plan is None:
         return
+    room = memory_room()
     facts = {
         "device": plan.device.name,
         "total_bytes": plan.device.total_bytes,
         "weights_bytes": plan.weights_bytes,
         "kv_tokens": plan.pool_tokens,
         "kv_bytes": plan.kv_cache_bytes,
+        "free_bytes": room.size_bytes,
     }
-    room = memory_room()
-    if device == "cpu" and plan.weights_bytes > room.size_bytes:
-        yield warn(
-            "memory",
-            f"{plan.describe()}. But {room.bound} leaves only {room.size_bytes:,} bytes at this moment.",
-            "End what else runs here before the server starts.",
-            **facts,
-            free_bytes=room.size_bytes,
-        )
-        return
-    yield ok("memory", f"{plan.describe()}.", **facts, free_bytes=room.size_bytes)
+    if device == "cpu":
+        try:
+            plan = plan_device_memory(options, config, arena, context_length, device, room=room)
+        except NotEnoughMemory as error:
+            yield warn(
+                "memory", f"{plan.describe()}. But at this moment: {error.message}", error.remedy, **facts
+            )
+            return
+    yield ok("memory", f"{plan.describe()}.", **facts)
 
 
 def _check_tokenizer(
