@@ -7,6 +7,7 @@ headrace.source.cache_entries lists and removes entries by it.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -23,6 +24,9 @@ from headrace.source.objects import ObjectInfo
 CHECKSUMS_NAME = "SHA256SUMS"
 PLACE_NAME = "PLACE"  # the identity of the store's place, for a person
 ASIDE_PREFIX = ".new-"  # of folders that are being written
+GOING_PREFIX = ".old-"  # of folders that are being removed
+_TRIES = 20
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
 _USED_AGAIN_S = 3600.0
 _logger = logging.getLogger(__name__)
 
@@ -107,14 +111,25 @@ class MetadataCache:
                 (aside / name).write_bytes(data)
             (aside / PLACE_NAME).write_text(self.place)
             (aside / CHECKSUMS_NAME).write_text(_checksums(files))
-            if self.folder.exists() and self.read() is None:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            aside.rename(self.folder)
-        except OSError:
-            if self.read() is None:  # else another process was first
-                raise
+            self._put_in_place(aside)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    def _put_in_place(self, aside: Path) -> None:
+        """Rename the folder to the entry's, unless that is there; what is there and broken is taken away first.
+
+        Others may do the same meanwhile, and take away or break what was put there: then once more, but not for ever.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                aside.rename(self.folder)
+                return
+            except OSError as error:
+                if error.errno not in _IN_THE_WAY or left == 0:
+                    raise
+            if self.read() is not None:
+                return
+            take_away(self.folder)
 
     @property
     def _cacheable(self) -> bool:
@@ -139,6 +154,18 @@ class MetadataCache:
         thread = threading.Thread(target=work, name="metadata-cache")
         thread.start()
         return thread
+
+
+def take_away(folder: Path) -> bool:
+    """Remove an entry, out of its place at once. Whether it was there still. Raises OSError where it may not be removed."""
+    aside = Path(tempfile.mkdtemp(prefix=GOING_PREFIX, dir=folder.parent))
+    try:
+        folder.rename(aside / folder.name)
+    except FileNotFoundError:  # another process was first
+        return False
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return True
 
 
 def _checksums(files: Mapping[str, bytes]) -> str:

@@ -5,18 +5,16 @@ it or misses a file and fetches anew. What another process is writing is left al
 """
 
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.source.cache import ASIDE_PREFIX, PLACE_NAME
+from headrace.source.cache import ASIDE_PREFIX, GOING_PREFIX, PLACE_NAME, take_away
 
 MOST_BYTES = 2 << 30
 MOST_ENTRIES = 1_000
 ABANDONED_S = 24 * 3600.0
-_GOING_PREFIX = ".old-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +78,14 @@ def choose_to_remove(
 
 def remove_entry(entry: CacheEntry) -> bool:
     """Remove one. Whether it was there still. Raises OSError where it may not be removed."""
-    aside = Path(tempfile.mkdtemp(prefix=_GOING_PREFIX, dir=entry.folder.parent))
-    try:
-        entry.folder.rename(aside / entry.folder.name)
-    except FileNotFoundError:  # another process was first
-        return False
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return True
+    return take_away(entry.folder)
 
 
 def remove_abandoned(root: Path, *, now_s: float) -> int:
     """Remove what processes that ended were writing or removing; how much there was."""
     removed = 0
     for path in root.iterdir() if root.is_dir() else ():
-        if path.name.startswith((ASIDE_PREFIX, _GOING_PREFIX)) and _age_s(path, now_s) > ABANDONED_S:
+        if path.name.startswith((ASIDE_PREFIX, GOING_PREFIX)) and _age_s(path, now_s) > ABANDONED_S:
             shutil.rmtree(path, ignore_errors=True)
             removed += 1
     return removed

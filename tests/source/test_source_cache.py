@@ -1,8 +1,10 @@
 """The metadata cache: never wrong, shared by processes, and of no consequence where it cannot be."""
 
+import contextlib
 import logging
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.source.cache import MetadataCache, cache_root
+from headrace.source.cache import MetadataCache, cache_root, take_away
 from headrace.source.objects import ObjectInfo
 
 PLACE = "http://store:9000/bucket/model"
@@ -41,7 +43,7 @@ def entry(place: str = PLACE, **versions: str) -> MetadataCache:
 
 
 def left_over(root: Path) -> list[str]:
-    return [path.name for path in (root / "metadata").iterdir() if path.name.startswith(".new-")]
+    return [path.name for path in (root / "metadata").iterdir() if path.name.startswith((".new-", ".old-"))]
 
 
 def test_what_was_written_is_read_by_the_next_start(root: Path) -> None:
@@ -129,6 +131,31 @@ def test_processes_that_write_at_once_all_find_a_whole_entry(root: Path) -> None
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert len(list((root / "metadata").iterdir())) == rounds
+    assert left_over(root) == []
+
+
+def write_break_and_remove(number: int, rounds: int) -> None:
+    chance = random.Random(number)
+    cache = entry()
+    for _ in range(rounds):
+        cache.write(FILES)
+        found = cache.read()
+        assert found in (None, FILES)  # None: another has broken or removed it since
+        if chance.random() < 0.5:
+            with contextlib.suppress(OSError):
+                (cache.folder / "config.json").write_bytes(b"cut o")
+        else:
+            take_away(cache.folder)
+
+
+def test_an_entry_that_others_break_and_remove_meanwhile_is_written_all_the_same(root: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=write_break_and_remove, args=(number, 80)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
     assert left_over(root) == []
 
 
