@@ -38,16 +38,21 @@ def choose_dtype(options: EngineOptions, config: Mapping[str, Any], shards: Sequ
     return _OF_SAFETENSORS[max(known, key=lambda name: known[name])]
 
 
+def plain_device(options: EngineOptions) -> str | None:
+    """The device where torch, which takes a second and more to import, need not be asked; None where it must be."""
+    if options.device == "cpu" or (options.device == "auto" and not Path("/dev/nvidiactl").exists()):
+        return "cpu"
+    return None
+
+
 def choose_device(options: EngineOptions) -> str:
     """ "cpu" or "cuda"; imports torch unless the answer is plain.
 
     Raises:
         BadDevice: CUDA was asked for and is not there.
     """
-    if options.device == "cpu":
-        return "cpu"
-    if options.device == "auto" and not Path("/dev/nvidiactl").exists():
-        return "cpu"  # without asking torch, which takes a second to import
+    if (plain := plain_device(options)) is not None:
+        return plain
     import torch
 
     if torch.cuda.is_available():

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.engine.checkpoint import Checkpoint, decode_text, eos_token_ids, open_checkpoint
-from headrace.engine.device import BadDevice, choose_device, choose_dtype
+from headrace.engine.device import BadDevice, choose_device, choose_dtype, plain_device
 from headrace.engine.embedding_rows import Table, table_of
 from headrace.engine.load_report import LoadReport
 from headrace.engine.load_settings import load_settings
@@ -80,21 +80,25 @@ def begin_load(options: EngineOptions, report: LoadReport, timeline: Timeline) -
         placements = [] if dummy else place_tensors(layout, arena_plan, checkpoint.shards, checkpoint.where)
         report.send(_model_info(checkpoint, config, context_length))
 
-        device = choose_device(options)
-        if options.enable_deterministic_inference and device != "cpu":
-            raise BadDevice(
-                "--enable-deterministic-inference: on a GPU nothing shows yet that a text is the same in any company.",
-                remedy="Use --device cpu, or leave the flag away.",
-            )
-        memory = plan_device_memory(options, config, arena_plan, context_length, device)
-        # Before the bytes: where the plan is wrong, the system may end this process while they come.
-        report.send(LogLine("info", memory.describe()))
+        def plan_memory(device: str) -> MemoryPlan:
+            planned = plan_device_memory(options, config, arena_plan, context_length, device)
+            report.send(LogLine("info", planned.describe()))
+            return planned
+
+        device, memory = plain_device(options), None
+        if device is not None:
+            # Before the bytes: where the plan is wrong, the system may end this process while they come.
+            memory = plan_memory(device)
         arena = Arena(arena_plan.size_bytes)
         plan = plan_reads(placements, settings.chunk_bytes or DEFAULT_CHUNK_BYTES)
         verifier = None if dummy else verifier_of_checkpoint(options, checkpoint)
         transfer = start_transfer(settings, checkpoint, plan, arena, verifier)
         begun_s = timeline.now()
     report.transfer, report.phase = transfer, "streaming weights"
+    if device is None or memory is None:  # torch has to be asked, for which the first byte did not wait
+        with timeline.phase("import torch"):
+            device = _device_by_torch(options)
+        memory = plan_memory(device)
     report.send(Accepting(memory.pool_tokens))
     return Load(
         checkpoint=checkpoint,
@@ -111,6 +115,16 @@ def begin_load(options: EngineOptions, report: LoadReport, timeline: Timeline) -
         bytes_total=plan.bytes_total,
         begun_s=begun_s,
     )
+
+
+def _device_by_torch(options: EngineOptions) -> str:
+    device = choose_device(options)
+    if options.enable_deterministic_inference and device != "cpu":
+        raise BadDevice(
+            "--enable-deterministic-inference: on a GPU nothing shows yet that a text is the same in any company.",
+            remedy="Use --device cpu, or leave the flag away.",
+        )
+    return device
 
 
 def _model_info(checkpoint: Checkpoint, config: DecoderConfig, context_length: int) -> ModelInfo:

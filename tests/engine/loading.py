@@ -23,6 +23,7 @@ from headrace.ipc.messages import (
     EngineMessage,
     FrontMessage,
     LoadProgress,
+    LogLine,
     Ready,
     RequestFailed,
     StepOutput,
@@ -213,8 +214,8 @@ class Loaded:
 
     @property
     def others(self) -> list[EngineMessage]:
-        """All but progress."""
-        return [message for message in self.sent if not isinstance(message, LoadProgress)]
+        """All but progress and log lines."""
+        return [message for message in self.sent if not isinstance(message, LoadProgress | LogLine)]
 
     def finish(self) -> dict[str, Answer]:
         """Answer what is left, and what comes too late for the load, as `serve` would; everything that each request

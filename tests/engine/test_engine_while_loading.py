@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -12,7 +13,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from headrace.engine import load as begun
 from headrace.engine import memory_views, startup
+from headrace.engine.device import BadDevice
 from headrace.engine.inbox import Stopped
 from headrace.ipc.messages import (
     Abort,
@@ -29,7 +32,7 @@ from headrace.ipc.messages import (
     StepOutput,
     Stop,
 )
-from headrace.ipc.options import LoadConfig
+from headrace.ipc.options import EngineOptions, LoadConfig
 from headrace.models.batch import KVCache
 from headrace.models.registry import FAMILIES
 from headrace.source.files import MANIFEST_NAME
@@ -458,7 +461,7 @@ def test_requests_outlive_a_load_that_begins_anew(
     events: list[Event] = [messages["a"], messages["b"], Pass(2), messages["c"], Abort("b"), Pass(2), replace]
     events += [messages["d"], Abort("c")]
     loaded = load(URI, events, store, load_config=LoadConfig(restart_on_change=True))
-    kinds = [type(message) for message in loaded.others if not isinstance(message, LogLine)]
+    kinds = [type(message) for message in loaded.others]
     assert kinds == [ModelInfo, Accepting, ModelInfo, Accepting, StepOutput, Ready]
     answers = loaded.finish()
     assert answers.keys() == {"a", "d"}
@@ -474,6 +477,42 @@ def test_a_change_under_a_prompt_ends_the_load_by_name(
 
 
 # ---- memory of a device of its own
+
+
+def test_where_torch_has_to_be_asked_for_the_device_the_first_bytes_do_not_wait(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for: list[int] = []
+
+    def ask_torch(options: EngineOptions) -> str:
+        with store.server_asked:
+            assert store.server_asked.wait_for(lambda: len(store.ranges) > 0, timeout=90)
+        asked_for.append(len(store.ranges))
+        return "cpu"
+
+    monkeypatch.setattr(begun, "plain_device", lambda options: None)
+    monkeypatch.setattr(begun, "choose_device", ask_torch)
+    loaded = load(URI, [generate("a", prompt(20))], store)
+    assert asked_for
+    assert Accepting(2048) in loaded.sent
+    assert len(loaded.finish()["a"].tokens) == ANSWER
+
+
+def test_a_device_that_is_not_there_ends_the_transfer(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(begun, "plain_device", lambda options: None)
+
+    def ask_torch(options: EngineOptions) -> str:
+        raise BadDevice("None.", remedy="Another.")
+
+    monkeypatch.setattr(begun, "choose_device", ask_torch)
+    with pytest.raises(BadDevice):
+        load(URI, [], store)
+    for thread in threading.enumerate():
+        if thread.name.startswith(("fetch", "progress")):
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
