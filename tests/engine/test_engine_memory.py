@@ -263,7 +263,7 @@ sizes = st.fixed_dictionaries(
         "context_length": st.integers(1, 1 << 17),
         "max_total_tokens": st.none() | st.integers(1, 1 << 20),
     }
-)
+).map(lambda drawn: {**drawn, "free_bytes": min(drawn["free_bytes"], drawn["total_bytes"])})
 
 
 @given(sizes=sizes, fraction=st.none() | st.integers(1, 1000))
