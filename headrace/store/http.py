@@ -5,7 +5,6 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import h11
 
 from headrace.store.connect import Endpoint, client_certificate_error, open_socket, start_tls
 from headrace.store.errors import StoreError, TimedOut, TransientError
+from headrace.store.fill import Counter, fill, fill_decrypted, let_kernel_wait, set_timeout
 from headrace.store.tunnel import open_tunnel, refusal
 
 STALL_TIMEOUT_S = 30.0
@@ -42,7 +42,7 @@ class ConnectionLost(TransientError):
 class HttpConnection:
     """A keep-alive connection. Belongs to one thread; only `abort` may come from another.
 
-    `request` then `read_into` (until 0) or `read_body`, again and again. After any error the
+    `request` then `fill`, `read_into` (until 0) or `read_body`, again and again. After any error the
     connection is closed; the next request connects anew.
 
     Attributes:
@@ -61,6 +61,7 @@ class HttpConnection:
         self._early = b""  # body bytes that came with the head
         self._left: int | None = 0  # body bytes to come, None when the parser must unwrap them
         self._reuse = False
+        self._kernel_waits = False  # under TLS
 
     def be_patient(self, stall_timeout_s: float) -> None:
         """Bear silences of this length from now on."""
@@ -68,7 +69,7 @@ class HttpConnection:
             return
         self._stall_timeout_s = stall_timeout_s
         if self._socket is not None:
-            _set_timeout(self._socket, stall_timeout_s)
+            self._wait_here(self._socket)
 
     def request(
         self,
@@ -115,6 +116,8 @@ class HttpConnection:
         self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes | memoryview | None
     ) -> Head:
         connection = self._socket or self._connect()
+        if self._kernel_waits:
+            self._wait_here(connection)
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         data = parser.send(h11.Request(method=method, target=target, headers=list(headers)))
         assert data is not None
@@ -165,18 +168,60 @@ class HttpConnection:
             count = self._take_early(view[:wanted])
         else:
             assert self._socket is not None
-            # Under TLS once for 16 KiB: a context manager around it would cost a quarter more CPU seconds.
+            if self._kernel_waits:
+                self._wait_here(self._socket)
             try:
                 count = self._socket.recv_into(view, wanted)
             except OSError as error:
                 raise self._failed(error) from None
             if count == 0:
-                missing = f"connection closed with {self._left:,} bytes of the body to come"
-                raise self._failed(ConnectionResetError(missing))
+                raise self._cut_off()
         self._left -= count
         if self._left == 0:
             self._finish()
         return count
+
+    def fill(self, view: memoryview, counter: Counter) -> int:
+        """Receive body bytes until `view` is full, where the body's length is known; how many, 0 at the body's end.
+
+        What arrives counts in `counter` at once, also where an error follows.
+
+        Raises:
+            TransientError: the connection broke, stalled or ended before the body did.
+        """
+        if not self._left or self._early:
+            count = self.read_into(view)
+            counter.received += count
+            return count
+        connection = self._socket
+        assert connection is not None
+        portion = view if len(view) <= self._left else view[: self._left]
+        try:
+            if isinstance(connection, ssl.SSLSocket):
+                if not self._kernel_waits:
+                    let_kernel_wait(connection)
+                    self._kernel_waits = True
+                count = fill_decrypted(connection, portion, counter, self._stall_timeout_s)
+            else:
+                count = fill(connection, portion, counter)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._left -= count
+        if count < len(portion):
+            raise self._cut_off()
+        if self._left == 0:
+            self._finish()
+        return count
+
+    def _wait_here(self, connection: socket.socket) -> None:
+        """Let waits end after the stall's time, whatever is read or written."""
+        set_timeout(connection, self._stall_timeout_s)
+        self._kernel_waits = False
+
+    def _cut_off(self) -> StoreError:
+        return self._failed(
+            ConnectionResetError(f"connection closed with {self._left:,} bytes of the body to come")
+        )
 
     def _unwrap_into(self, view: memoryview) -> int:
         """The slow way, for chunked bodies and bodies that end with the connection."""
@@ -248,7 +293,7 @@ class HttpConnection:
                 if self.endpoint.proxy is not None:
                     open_tunnel(connection, self.endpoint, self.endpoint.proxy)
                 connection = start_tls(connection, self.endpoint, self._register)
-            _set_timeout(connection, self._stall_timeout_s)
+            self._wait_here(connection)
         except BaseException:
             self.close()
             raise
@@ -308,19 +353,6 @@ def _is_quiet(connection: socket.socket | None) -> bool:
     poller = select.poll()
     poller.register(connection, select.POLLIN)
     return not poller.poll(0)
-
-
-def _set_timeout(connection: socket.socket, seconds: float) -> None:
-    if isinstance(connection, ssl.SSLSocket):
-        # OpenSSL takes a kernel time-out for a reason to read again: Python has to wait itself.
-        connection.settimeout(seconds)
-        return
-    # By the kernel: Python's own would poll() before each recv.
-    connection.settimeout(None)
-    whole, part = divmod(seconds, 1)
-    limit = struct.pack("ll", int(whole), int(part * 1e6))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _shut_down(connection: socket.socket) -> None:

@@ -16,10 +16,8 @@ def receive_into(http: HttpConnection, target: Target, uri: str) -> None:
         Unsupported: it is longer.
     """
     while len(view := target.next_view()):
-        count = http.read_into(view)
-        if count == 0:  # a chunked body; others are known to be as long as the range
+        if http.fill(view, target) == 0:  # a chunked body; others are known to be as long as the range
             raise TransientError(uri, f"The body ended after {target.received:,} of {target.size:,} bytes.")
-        target.received += count
     # Reads the end mark of a chunked body, so that the connection can be used again.
     if http.read_into(memoryview(bytearray(1))):
         raise Unsupported(uri, f"The body is longer than the {target.size:,} bytes asked for.")
