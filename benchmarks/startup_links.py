@@ -102,10 +102,14 @@ def table(results: list[dict[str, Any]]) -> list[str]:
         lines.append(
             f"| {result['link']} | {result['name']}, {result['bytes'] / 1e9:.2f} GB "
             f"| {ours['last_byte_s']['median']:.2f} s | {ours['first_token_s']['median']:.2f} s "
-            f"| **{after['median']:.2f} s** ({after['min']:.2f} – {after['max']:.2f}) "
+            f"| **{_seconds(after['median'])} s** ({_seconds(after['min'])} – {_seconds(after['max'])}) "
             f"| {'yes' if ours['same_text'] else 'NO'} |"
         )
     return lines
+
+
+def _seconds(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # never "-0.00"
 
 
 if __name__ == "__main__":

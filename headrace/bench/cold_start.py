@@ -174,6 +174,8 @@ def _watched(client: Client, executed_at: float, ask: Ask) -> ColdStart:
             stop.set()
         thread.join()
     info = client.get_json("/server_info") or {}
+    if info.get("engine_restarts"):
+        raise StartFailed("Its engine failed and was started again: this is no start to be measured.")
     if info:
         client.get_json("/flush_cache")
     again = client.complete(PROMPT, MAX_TOKENS)

@@ -120,7 +120,11 @@ def _spread(starts: Sequence[ColdStart], figure: Callable[[ColdStart], float | N
 
 
 def _seconds(value: Spread | None) -> str:
-    return f"{value.median:.2f} ({value.min:.2f} – {value.max:.2f})" if value else "–"
+    if value is None:
+        return "–"
+    # Two clocks are compared: what is a few milliseconds below zero is zero.
+    median, least, most = (f"{round(figure, 2) + 0.0:.2f}" for figure in (value.median, value.min, value.max))
+    return f"{median} ({least} – {most})"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.bench.cold_start import ColdStart, Contender, Launcher
 
 OURS = "headrace"
-_END_S = 20.0
+_END_S = 10.0
 
 DESCRIPTION = """\
 Start the server again and again, each time in new processes with an empty metadata cache, and tell how long it
@@ -205,7 +205,7 @@ def _lines(report: dict[str, Any], starts: "dict[str, list[ColdStart]]") -> list
         )
     lines += ["", *phases_table(summaries[OURS].phases), ""]
     lines += [
-        f"{name}: the text while loading is {'' if summary.same_text else 'NOT '}that of a later answer"
+        f"{name}: its first answer is {'' if summary.same_text else 'NOT '}the one that it gives later"
         for name, summary in summaries.items()
     ]
     shown = ", ".join(f"`headrace {flag}` {taken_s:.3f} s" for flag, taken_s in report["command_s"].items())

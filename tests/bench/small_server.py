@@ -1,9 +1,9 @@
 """A server that a benchmark can start in a moment: `python small_server.py PORT BEHAVIOUR`, standard library only.
 
 `plain` answers at once; `busy` answers 503 three times before; `tells` has a /server_info and a /ready that is 200 from
-its second question on; `dies` ends with status 7; `hangs` never answers; `refuses` answers 404; `breaks` ends its
-stream without its end; `changes` answers otherwise the second time; `child` leaves a child process behind, whose
-pid it prints. `/health` is 404 except for `tells` and `busy`.
+its second question on; `restarted` tells of a failed engine; `dies` ends with status 7; `hangs` never answers; `refuses`
+answers 404; `breaks` ends its stream without its end; `changes` answers otherwise the second time; `child` leaves a child
+process behind, whose pid it writes to the file that is named third. `/health` is 404 except for `tells` and `busy`.
 """
 
 import json
@@ -35,8 +35,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {})
         elif self.path == "/ready" and BEHAVIOUR == "tells":
             self._answer(200 if count > 1 else 503, {})
-        elif self.path == "/server_info" and BEHAVIOUR == "tells":
-            self._answer(200, INFO)
+        elif self.path == "/server_info" and BEHAVIOUR in ("tells", "restarted"):
+            self._answer(200, INFO | {"engine_restarts": int(BEHAVIOUR == "restarted")})
         elif self.path == "/flush_cache":
             self._answer(200, {})
         else:
@@ -85,7 +85,6 @@ if BEHAVIOUR == "hangs":
     time.sleep(1000)
 if BEHAVIOUR == "child":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-    print(f"child {child.pid}", file=sys.stderr, flush=True)
     with open(sys.argv[3], "w") as file:
         file.write(str(child.pid))
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

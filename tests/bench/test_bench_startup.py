@@ -92,6 +92,7 @@ def test_an_answer_that_changes_is_seen() -> None:
     [
         ("dies", r"^small: It ended with status 7 before it had answered\.\ncannot find\nthe model$"),
         ("refuses", r'^small: /v1/completions answered 404: {"error": "the model m is not served here"}$'),
+        ("restarted", r"^small: Its engine failed and was started again: this is no start to be measured\.$"),
         ("breaks", r"^small: The answer's stream ended without \[DONE\]\.$"),
     ],
 )

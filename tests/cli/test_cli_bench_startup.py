@@ -102,7 +102,7 @@ def test_the_start_is_told_to_a_person_and_drawn(measured: tuple[str, dict[str, 
     text, _, picture = measured
     assert text.startswith("server    first token")
     assert "\nimport torch " in text
-    assert "headrace: the text while loading is that of a later answer" in text
+    assert "headrace: its first answer is the one that it gives later" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -21,6 +21,8 @@ def test_a_real_servers_metrics_follow_its_work(tiny_uri: str, seaweed: SeaweedS
         assert before("ready") == 1
         assert before("load_bytes_total") == before("load_size_bytes") > 0
         assert before("startup_phase_seconds", phase="import torch") > 0
+        assert 0 <= before("startup_phase_hidden_ratio", phase="import torch") <= 1
+        assert before("engine_restarts_total") == 0
         assert before("startup_time_seconds") > before("weight_load_duration_seconds") > 0
         assert before("max_total_num_tokens") == before("kv_available_tokens") == 2048
         assert before("process_resident_memory_bytes", process="engine") > 50_000_000
