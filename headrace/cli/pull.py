@@ -1,10 +1,12 @@
 """`headrace pull URI DIR`: copy what lies below a prefix to a folder, resumably and verified."""
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import values
@@ -86,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
             nonlocal advance
             prover.begin(files)
             total = sum(file.item.size_bytes for file in files)
+            if not args.quiet:
+                _warn_of_little_room(folder, total)
             if show and total:
                 advance = stack.enter_context(transfer_progress(total, "pulling", sys.stderr))
 
@@ -114,6 +118,18 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _tell(args, pulled, sizes, len(prover.proved), seconds)
     return 0
+
+
+def _warn_of_little_room(folder: Path, total_bytes: int) -> None:
+    """Say beforehand what may come to a stop after hours. No error: a file system may compress, or grow."""
+    from headrace.cli.progress import decimal_size
+
+    free = shutil.disk_usage(folder).free
+    if total_bytes > free:
+        print(
+            f"warning: {decimal_size(total_bytes)} are to come, and {folder} has room for {decimal_size(free)}.",
+            file=sys.stderr,
+        )
 
 
 def _tell(

@@ -138,7 +138,7 @@ ANONYMOUS_DENIED = Meaning(
 )
 NOT_A_STORE = Meaning(
     BadEndpoint,
-    "{endpoint} does not answer as an S3 store does.",
+    "The endpoint {endpoint} does not answer as an S3 store does.",
     "Check that {endpoint_name} is the store's S3 API (not its web console).",
 )
 NO_OBJECT = Meaning(NotFound, "There is no such object.", "Check the key; `headrace push` uploads a model.")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,3 +135,15 @@ def test_a_folder_is_not_pulled_into_itself(
     assert main(["pull", str(tmp_path), str(tmp_path / below)]) == 1
     assert "lies in what is pulled" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "deep"]
+
+
+def test_a_disk_that_is_too_small_is_told_before_it_is_full(
+    server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _path: SimpleNamespace(free=3)
+    )  # no small disk is at hand
+    assert main(["pull", "s3://bucket/model", str(tmp_path / "copy"), "--json"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("warning: ")
+    assert f"{tmp_path / 'copy'} has room for 3 B" in said
