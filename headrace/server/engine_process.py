@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from headrace.errors import HeadraceError
 from headrace.ipc.front_channel import make_address, remove_address
 from headrace.ipc.options import EngineOptions, EngineStart
 
@@ -31,6 +32,10 @@ def _engine_command() -> tuple[str, ...]:
 ENGINE_COMMAND = _engine_command()
 
 
+class EngineNotStarted(HeadraceError):
+    """The system gives no process, or no place for the socket to it."""
+
+
 class EngineProcess:
     """A running engine, in a process group of its own: a terminal's Ctrl-C reaches the front only.
 
@@ -43,19 +48,29 @@ class EngineProcess:
     """
 
     def __init__(self, options: EngineOptions, command: Sequence[str]) -> None:
-        """Start it. Raises OSError where the system has no room for it."""
+        """Start it. Raises EngineNotStarted."""
         # Spinning OpenMP threads would take the cores from the front and from the threads that fetch.
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-        self.address = make_address()
+        try:
+            self.address = make_address()
+        except OSError as error:
+            raise EngineNotStarted(
+                f"There is no place for the socket between the server's two processes: {error.strerror}.",
+                remedy="Make /tmp writable (where a container's file system is read-only: mount an emptyDir or a tmpfs "
+                "there), or set TMPDIR to a folder that is.",
+            ) from None
         self.executed_s = time.monotonic()
         start = EngineStart(self.address, options, executed_s=self.executed_s)
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0
             )
-        except BaseException:
+        except OSError as error:
             remove_address(self.address)
-            raise
+            raise EngineNotStarted(
+                f"The engine's process cannot be started: {error.strerror}.",
+                remedy="The machine, or a limit of this user or container, lacks processes or memory.",
+            ) from None
         self._waiter: threading.Thread | None = None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already: its exit is told by `watch`

@@ -27,10 +27,6 @@ class AddressUnavailable(HeadraceError):
     """The server cannot listen where it was told to."""
 
 
-class EngineNotStarted(HeadraceError):
-    """The system gives no process, or no place for the socket to it."""
-
-
 def run(
     options: ServeOptions,
     *,
@@ -44,8 +40,8 @@ def run(
     `first_restart_s`, and ever later.
 
     With `--log-format json` an error is logged, and the exit code is 1. Else raises HeadraceError: the port is taken,
-    the chat template cannot be read, the model cannot be served, the engine has ended once too often. Every engine, its children and its socket's folder are gone when this returns or
-    raises.
+    the chat template cannot be read, no engine can be started, the model cannot be served, the engine has ended once
+    too often. Every engine, its children and its socket's folder are gone when this returns or raises.
     """
     try:
         return _run(options, engine_command, first_restart_s)
@@ -79,9 +75,6 @@ def _run(options: ServeOptions, engine_command: Sequence[str], first_restart_s: 
         engine_started_s = process_age_s()
         try:
             first = start_engine(options.engine)
-        except OSError as error:
-            raise _cannot_start(error) from None
-        try:
             from headrace.server.front import serve
             from headrace.server.text_threads import TextThreads
 
@@ -107,19 +100,6 @@ def _run(options: ServeOptions, engine_command: Sequence[str], first_restart_s: 
             if engine is not None:
                 engine.kill()
             signals.restore()
-
-
-def _cannot_start(error: OSError) -> EngineNotStarted:
-    if error.errno in (errno.ENOENT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
-        return EngineNotStarted(
-            f"There is no place for the socket between the server's two processes: {error.strerror}.",
-            remedy="Make /tmp writable (where a container's file system is read-only: mount an emptyDir or a tmpfs "
-            "there), or set TMPDIR to a folder that is.",
-        )
-    return EngineNotStarted(
-        f"The engine's process cannot be started: {error.strerror}.",
-        remedy="The system lacks memory or has too many processes.",
-    )
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.ipc.timeline import Timeline
 from headrace.server.engine_client import EngineClient, EngineFailed, Fault
 from headrace.server.engine_link import EngineLink, why_ended
-from headrace.server.engine_process import EngineProcess
+from headrace.server.engine_process import EngineNotStarted, EngineProcess
 from headrace.server.restarts import Restart, RestartPolicy
 from headrace.server.startup_log import log_startup
 from headrace.server.status_line import StatusLine
@@ -43,7 +43,7 @@ class Supervisor:
         status: StatusLine | None = None,
     ) -> None:
         """Args:
-        start_engine: starts one that loads the model of this URI. May raise OSError.
+        start_engine: starts one that loads the model of this URI. May raise EngineNotStarted.
         watchdog_timeout_s: how long one with work may be silent; 0: without end.
         status: of the log's stream, for the progress of loads.
         """
@@ -85,8 +85,8 @@ class Supervisor:
             _log.info("Starting an engine again, for %s (%s).", client.model_uri, attempt)
             try:
                 engine = self._start_engine(client.model_uri)
-            except OSError as error:
-                fault, served_s = Fault(_cannot_start(error), True), 0.0
+            except EngineNotStarted as error:
+                fault, served_s = Fault(error, True), 0.0
             else:
                 started_s = 0.0 if client.ever_ready else engine.executed_s - executed_s
                 timeline = Timeline(engine.executed_s - started_s)
@@ -155,13 +155,6 @@ class Supervisor:
         await log_startup(client, self._status)
         if is_restart and client.ready is not None:
             _log.info("Ready again, %.1f s after the engine was started.", client.ready_at_s - begun_s)
-
-
-def _cannot_start(error: OSError) -> EngineFailed:
-    return EngineFailed(
-        f"No engine could be started: {error.strerror}.",
-        remedy="The system lacks memory, processes or room in the temporary directory.",
-    )
 
 
 def _given_up(error: HeadraceError, failures: int) -> HeadraceError:

@@ -3,6 +3,7 @@
 As a thread it is steered by a test; as a process (`python scripted_engine.py`) by the model's name.
 """
 
+import ctypes
 import faulthandler
 import os
 import queue
@@ -115,9 +116,9 @@ def flood(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
 
 
 def hang(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
-    """One token, and then the whole engine does nothing any more."""
+    """One token, and then the whole engine does nothing any more: the interpreter's lock is never given back."""
     yield TokenOutput(generate.rid, tuple(ids_of("a")))
-    threading.Event().wait()
+    ctypes.PyDLL(None).sleep(3600)
 
 
 def silent(generate: Generate) -> Iterator[TokenOutput | RequestFailed]:
