@@ -144,22 +144,21 @@ def pull_found(
     _refuse_files_that_are_folders(chosen)
     with writing_to(dst):
         record = PullRecord.open(dst)
-        return _pull(chosen, record, dst, watch)
+        return _pull(chosen, record, watch)
 
 
-def _pull(chosen: Sequence[FoundFile], record: PullRecord, dst: Path, watch: Watch) -> Pulled:
+def _pull(chosen: Sequence[FoundFile], record: PullRecord, watch: Watch) -> Pulled:
     missing = [file for file in chosen if not record.is_current(file.path, file.item)]
     watch.begin(missing)
     several = SeveralStores([(file.store, file.item) for file in missing])
     pool = ReaderPool(several, _AT_ONCE)
     try:
         waits = [
-            pool.map(partial(_fetch, file=file, path=dst / file.path, watch=watch), [item])[0]
+            pool.map(partial(_fetch, file=file, record=record, watch=watch), [item])[0]
             for file, item in zip(missing, several.items, strict=True)
         ]
-        for file, wait in zip(missing, waits, strict=True):
+        for wait in waits:
             wait()
-            record.add(file.path, file.item)
     except BaseException:
         pool.abort(wait_s=_END_S)
         raise
@@ -169,7 +168,7 @@ def _pull(chosen: Sequence[FoundFile], record: PullRecord, dst: Path, watch: Wat
     return Pulled(fetched, tuple(file.path for file in chosen if file.path not in set(fetched)))
 
 
-def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, path: Path, watch: Watch) -> None:
+def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, record: PullRecord, watch: Watch) -> None:
     known = 0
 
     def on_position(at: int) -> None:
@@ -177,9 +176,11 @@ def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, path: Path, watch:
         watch.on_bytes(at - known)
         known = at
 
-    prove = watch.prove
+    path, prove = record.folder / file.path, watch.prove
     with writing_to(path):
         fetch_to(reader, item, path, on_position, None if prove is None else partial(prove, file))
+        # At once: what another file's failure, or a person, ends here is not fetched again.
+        record.add(file.path, file.item)
 
 
 def _is_wanted(file: FoundFile, allow: Sequence[str] | None, ignore: Sequence[str] | None) -> bool:

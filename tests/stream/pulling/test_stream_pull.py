@@ -460,3 +460,26 @@ def test_two_local_names_that_cannot_be_told_apart_are_refused(tmp_path: Path) -
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(name)
     with pytest.raises(BadKey, match="Two files would be called"):
         pull_files(folder, tmp_path / "copy")
+
+
+def test_what_came_whole_beside_a_file_that_failed_is_not_fetched_again(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    put(server, {"a": b"first in order", "b": b"second", "c": b"third"})
+    came = threading.Event()
+
+    def refuse_the_first(asked: faults.Asked) -> bytes | None:
+        if not asked.path.endswith("/a"):
+            return None
+        while len(files_in(tmp_path)) < 2:  # the others lie there
+            came.wait(0.01)
+        return b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+
+    server.refuse = refuse_the_first
+    with pytest.raises(AccessDenied):
+        pull_files("s3://bucket/model", tmp_path, s3_credentials=credentials_of(server))
+    server.refuse = lambda _asked: None
+    before = gets(server)
+    pull_files("s3://bucket/model", tmp_path, s3_credentials=credentials_of(server))
+    assert gets(server) == before + 1
+    assert files_in(tmp_path) == {"a": b"first in order", "b": b"second", "c": b"third"}
