@@ -34,12 +34,12 @@ class TensorParallel:
         rank: this rank, from 0.
         size: how many there are.
         dims: the dimension that is cut, by name or shell pattern ("*.o_proj.weight": 1); the first that fits
-            counts. A tensor that none fits is read whole.
+            counts. A tensor that none fits, or None, is read whole.
     """
 
     rank: int
     size: int
-    dims: Mapping[str, int]
+    dims: Mapping[str, int | None]
 
 
 class SelectedTensor(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +93,8 @@ def select(
     """
     if tensor_parallel is not None:
         _check_ranks(tensor_parallel)
+    if slices is not None:
+        _check_mapping(slices, "slices", "{name: slice(0, 512)}")
     chosen = _chosen(shards, names)
     if asked := [*(slices or ()), *(_plain_names(tensor_parallel) if names is None else ())]:
         taken = {info.name for _, info in chosen}
@@ -233,7 +235,25 @@ def _plain_names(parallel: TensorParallel | None) -> list[str]:
     return [name for name in (parallel.dims if parallel else ()) if not set("*?[") & set(name)]
 
 
+def _check_mapping(given: object, argument: str, example: str) -> None:
+    """Raise BadSlice for what does not map names."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise BadSlice(f"{argument} is {given!r:.120}, which maps no names.", remedy=f"Give {example}.")
+
+
 def _check_ranks(parallel: TensorParallel) -> None:
+    if not isinstance(parallel, TensorParallel):
+        raise BadSlice(
+            f"tensor_parallel is a {type(parallel).__name__}.",
+            remedy="Give headrace.TensorParallel(rank, size, dims).",
+        )
+    _check_mapping(parallel.dims, "dims", '{"*.q_proj.weight": 0}')
+    for name, dim in parallel.dims.items():
+        if dim is not None and type(dim) is not int:
+            raise BadSlice(
+                f"dims has {dim!r:.80} for {name}.",
+                remedy="Give the number of a dimension, or None for none.",
+            )
     if any(type(value) is not int for value in (parallel.rank, parallel.size)):
         raise BadSlice(
             f"rank={parallel.rank!r:.80} and size={parallel.size!r:.80} have to be whole numbers.",

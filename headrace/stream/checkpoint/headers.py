@@ -20,6 +20,10 @@ SMALL_READ_POLICY = RetryPolicy(attempts=3)
 Result = TypeVar("Result")
 
 
+class _Aborted(Exception):
+    """Nobody waits for what is read any more."""
+
+
 class ReaderPool:
     """Threads with kept connections for the small reads of start-up; the connections are handed on.
 
@@ -35,7 +39,7 @@ class ReaderPool:
         self._tasks: SimpleQueue[Callable[[Reader], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._readers: list[Reader] = []
-        self._aborted = False
+        self._aborted = threading.Event()
 
     def map(
         self, work: Callable[[Reader, ObjectInfo], Result], items: Sequence[ObjectInfo]
@@ -51,7 +55,7 @@ class ReaderPool:
 
         def run(reader: Reader) -> None:
             try:
-                result = persistently(lambda: work(reader, item), self._policy, time.sleep)
+                result = persistently(lambda: work(reader, item), self._policy, self._pause)
             except BaseException as error:  # handed to whoever asks for the result
                 future.set_exception(error)
             else:
@@ -66,22 +70,28 @@ class ReaderPool:
         reader = self.store.open_reader()
         name = f"small-reads-{len(self._threads)}"
         thread = threading.Thread(target=self._work, args=(reader,), name=name, daemon=True)
+        # Noted before: an interrupt comes while a start is waited for, and `abort` has to know of this one too.
+        self._threads.append(thread)
+        self._readers.append(reader)
         try:
             start(thread)
         except TooManyThreads:
-            reader.close()
+            self._threads.pop()
+            self._readers.pop().close()
             if not self._threads:
                 raise
             self._size = len(self._threads)  # those that run have to do
-            return
-        self._threads.append(thread)
-        self._readers.append(reader)
 
     def _work(self, reader: Reader) -> None:
-        while (task := self._tasks.get()) is not None and not self._aborted:
+        while (task := self._tasks.get()) is not None and not self._aborted.is_set():
             task(reader)
-        if self._aborted:
+        if self._aborted.is_set():
             reader.close()
+
+    def _pause(self, seconds: float) -> None:
+        """Between two tries."""
+        if self._aborted.wait(seconds):
+            raise _Aborted
 
     def take_readers(self) -> list[Reader]:
         """Wait for what was started, end the threads and give the open connections away."""
@@ -94,14 +104,15 @@ class ReaderPool:
 
     def abort(self, *, wait_s: float = 0.0) -> None:
         """End threads and connections soon, without their results; waits for them no longer than that."""
-        self._aborted = True
+        self._aborted.set()
         for reader in self._readers:
             reader.abort()
         for _ in self._threads:
             self._tasks.put(None)
         until = time.monotonic() + wait_s
         for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def list_model(

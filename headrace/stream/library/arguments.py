@@ -27,6 +27,8 @@ def path_texts(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
             f"Several paths are meant, and one was given: {_shown(paths)}.",
             remedy="Put it into a list, or use stream_file.",
         )
+    if not isinstance(paths, Iterable):
+        raise BadSetting(f"Several paths are meant, and {_shown(paths)} was given.", remedy="Give a list.")
     return [path_text(path) for path in paths]
 
 
@@ -36,6 +38,8 @@ def texts(values: Iterable[str], name: str) -> list[str]:
         raise BadSetting(
             f"{name} is one text, {_shown(values)}.", remedy=f"Put it into a list: {name}=[...]."
         )
+    if not isinstance(values, Iterable):
+        raise BadSetting(f"{name} is {_shown(values)}, which is no list of texts.", remedy="Give a list.")
     found = list(values)
     for value in found:
         if not isinstance(value, str):

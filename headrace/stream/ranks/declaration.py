@@ -10,6 +10,8 @@ from headrace.store.base import Store
 from headrace.stream.plan import Placement
 from headrace.stream.ranks.wants import pack_wants
 
+_LOCAL = "this machine's files"
+
 
 class Object(msgspec.Struct, frozen=True):
     """One object that a rank loads from, as far as ranks must agree on it. `version` is "" where they need not."""
@@ -72,7 +74,7 @@ def read_declaration(descriptor: int) -> Declaration:
 def difference(own: Declaration, other: Declaration) -> str:
     """What two ranks of one machine would have to agree on, "" where they do."""
     if own.place != other.place:
-        return f"they read from different places, {own.place} and {other.place}"
+        return f"they read from different places, {own.place or _LOCAL} and {other.place or _LOCAL}"
     if len(own.objects) != len(other.objects):
         return f"they were given {len(own.objects)} and {len(other.objects)} objects"
     for mine, others in zip(own.objects, other.objects, strict=True):

@@ -14,7 +14,7 @@ from typing import TypedDict, Unpack
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
-from headrace.store.threads import TooManyThreads, start
+from headrace.store.threads import start
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, ReadPlan
 from headrace.stream.ranks.arrivals import Admission, Arrival, Job
 from headrace.stream.ranks.buffers import OwnBuffers
@@ -158,6 +158,7 @@ class DistributedTransfer:
         self._has_read = False  # every chunk that this rank took is there for the others
         self._told = False  # the others know how it ended here
         self._final: Progress | None = None
+        self._kept = threading.Lock()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._links = Links(machine.links, self._received, self._lost, silence_timeout_s)
         try:
@@ -184,15 +185,12 @@ class DistributedTransfer:
         self._start_threads()
 
     def _start_threads(self) -> None:
-        running: list[threading.Thread] = []
         try:
             for thread in (*self._workers, self._keeper):  # which waits for the others' end
                 start(thread)
-                running.append(thread)
-        except TooManyThreads as error:
-            self._workers = running
-            self._fail(error)
-            self._keep()  # in its stead
+        except BaseException as error:  # an interrupt, too: the caller never gets this load, to cancel it
+            self._fail(error if isinstance(error, Exception) else Cancelled())
+            self._keep()
             raise
 
     # What the caller sees.
@@ -375,14 +373,17 @@ class DistributedTransfer:
             self._fail(error)
 
     def _keep(self) -> None:
-        """Listen to the others until the end, then let go of everything."""
+        """Listen to the others until the end, then let go of everything. Done once, whoever comes first."""
+        if not self._kept.acquire(blocking=False):
+            return
         self._guarded(self._links.run)
         self._reading.cancel()
         self._guarded(self._reading.wait)
         for _ in range(_DELIVERERS):
             self._jobs.put(None)
         for thread in self._workers:
-            thread.join()
+            if thread.is_alive():  # not one that was never started
+                thread.join()
         self._let_go()
 
     def _let_go(self) -> None:

@@ -4,12 +4,14 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from headrace.source.objects import ObjectInfo
-from headrace.store.base import Reader
-from headrace.store.errors import AccessDenied, Throttled, Unreachable
+from headrace.source.uri import parse_source
+from headrace.store.base import Reader, open_store
+from headrace.store.errors import AccessDenied, Throttled, TransientError, Unreachable
 from headrace.stream.checkpoint.header import BadHeader
 from headrace.stream.checkpoint.headers import (
     SPECULATIVE_BYTES,
@@ -174,3 +176,39 @@ def test_work_of_several_kinds_shares_the_pool(server: FaultServer) -> None:
     (header,) = pool.map(partial(fetch_shard, where=WHERE), [shard])
     assert [wait() for wait in lengths] == [9, 9]
     assert header().tensors["a"].shape == (5,)
+
+
+def test_an_interrupt_while_a_thread_is_started_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        honest(thread)
+        raise KeyboardInterrupt
+
+    store = open_store(parse_source(str(tmp_path)))
+    pool = ReaderPool(store, 1)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.map(lambda reader, item: None, [ObjectInfo("x", "x", 0, "")])
+    (thread,) = pool._threads
+    pool.abort()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+def test_whoever_waits_to_try_again_ends_with_the_pool(tmp_path: Path) -> None:
+    store = open_store(parse_source(str(tmp_path)))
+    pool = ReaderPool(store, 1, policy=RetryPolicy(attempts=9, first_s=3600.0, longest_s=3600.0))
+    failed = threading.Event()
+
+    def fail(_reader: Reader, _item: ObjectInfo) -> None:
+        failed.set()
+        raise TransientError("x", "It fails.")
+
+    pool.map(fail, [ObjectInfo("x", "x", 0, "")])
+    failed.wait()
+    (thread,) = pool._threads
+    pool.abort(wait_s=30.0)
+    assert not thread.is_alive()

@@ -119,3 +119,38 @@ def test_a_keyword_that_is_nearly_one_is_told(path: Path) -> None:
     more: Any = {"concurency": 4}
     with pytest.raises(TypeError, match="Did you mean 'concurrency'"):
         load_file(path, **more)
+
+
+@pytest.mark.parametrize("given", [5, None, object()])
+def test_what_is_no_list_is_refused_as_it_was_written(given: Any) -> None:
+    with pytest.raises(BadSetting, match=r"names is .*, which is no list of texts"):
+        texts(given, "names")
+    with pytest.raises(BadSetting, match="Several paths are meant, and "):
+        path_texts(given)
+
+
+@pytest.mark.parametrize("slices", [["a"], {1: slice(1)}, "a", 5])
+def test_slices_that_map_no_names_are_refused(path: Path, slices: Any) -> None:
+    with pytest.raises(BadSlice, match=r"slices is .*, which maps no names"):
+        load_file(path, slices=slices)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rank": 0}, "tensor_parallel is a dict"),
+        (TensorParallel(0, 2, ["a"]), r"dims is \['a'\], which maps no names"),  # type: ignore[arg-type]
+        (TensorParallel(0, 2, {b"a": 0}), "which maps no names"),  # type: ignore[dict-item]
+        (TensorParallel(0, 2, {"a": "0"}), "dims has '0' for a"),  # type: ignore[dict-item]
+        (TensorParallel(0, 2, {"a": 0.0}), "dims has 0.0 for a"),  # type: ignore[dict-item]
+        (TensorParallel(0, 2, {"a": True}), "dims has True for a"),
+    ],
+)
+def test_ranks_parts_that_cannot_be_are_refused(path: Path, given: Any, said: str) -> None:
+    with pytest.raises(BadSlice, match=said):
+        load_file(path, tensor_parallel=given)
+
+
+def test_a_pattern_may_say_that_a_tensor_is_read_whole(path: Path) -> None:
+    found = load_file(path, tensor_parallel=TensorParallel(1, 2, {"a": None, "*": 0}))
+    assert {name: tensor.shape[0] for name, tensor in found.items()} == {"a": 4, "b": 2, "c": 2}

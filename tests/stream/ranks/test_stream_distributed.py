@@ -16,6 +16,7 @@ import pytest
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.errors import AccessDenied, TransientError
+from headrace.store.threads import TooManyThreads
 from headrace.stream.convert import convert
 from headrace.stream.library.memory_limit import MemoryGate
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
@@ -407,13 +408,13 @@ def test_a_chunk_that_is_not_what_it_should_be_is_read_again_before_others_see_i
     assert outcomes(2, work) == [None, None]
 
 
-def test_nothing_is_left_of_a_load(server: FaultServer) -> None:
-    def descriptors() -> list[str]:
-        links = [
-            os.fsdecode(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
-        ]
-        return sorted(link for link in links if "memfd" in link or "anon_inode" in link)
+def descriptors() -> list[str]:
+    """Those of shared memory, and of other processes."""
+    links = [os.fsdecode(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sorted(link for link in links if "memfd" in link or "anon_inode" in link)
 
+
+def test_nothing_is_left_of_a_load(server: FaultServer) -> None:
     gc.collect()
     before = descriptors()
     load_all(server, [whole()] * 3)
@@ -486,6 +487,42 @@ def test_a_rank_that_cannot_begin_tells_the_others(server: FaultServer) -> None:
     assert isinstance(second, AssertionError)
     assert isinstance(first, PeerFailed)
     assert first.rank == 1
+
+
+@pytest.mark.parametrize("name", ["ranks-0", "ranks-2", "ranks-links"])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
+def test_a_rank_whose_threads_do_not_all_start_ends_the_load_and_leaves_nothing(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException
+) -> None:
+    honest = threading.Thread.start
+    caller: list[threading.Thread] = []
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == name and threading.current_thread() in caller:
+            if isinstance(error, KeyboardInterrupt):  # which comes while the start is waited for
+                honest(thread)
+            raise error
+        honest(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    gc.collect()
+    before = descriptors()
+
+    def work(group: ThreadGroup) -> None:
+        if group.rank == 1:
+            caller.append(threading.current_thread())
+        start(server, group, whole()).transfer.wait()
+
+    first, second = outcomes(2, work)
+    assert isinstance(second, TooManyThreads | KeyboardInterrupt)
+    assert isinstance(first, PeerFailed) and first.rank == 1
+    del first, second
+    for thread in threading.enumerate():
+        if thread.name.startswith("ranks-"):
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+    gc.collect()
+    assert descriptors() == before
 
 
 class Estranged(ThreadGroup):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.stream.ranks.declaration import Declaration, difference
 from headrace.stream.ranks.handshake import Address, close_all, listen, shake_hands
 from headrace.stream.ranks.links import Link, Links
 from headrace.stream.ranks.messages import LONGEST_TEXT, Copied, Ended, Leaving, Message, Ready, encode
@@ -267,3 +268,12 @@ def test_each_gets_the_others_descriptors_and_a_stranger_gets_nothing() -> None:
     assert impostor.recv(100) == b""
     for each in (stranger, impostor, *listeners.values()):
         each.close()
+
+
+def test_ranks_that_read_from_a_store_and_from_files_are_told_so() -> None:
+    remote = Declaration("https://store/bucket/model", [], b"", 16)
+    local = Declaration("", [], b"", 16)
+    assert difference(remote, local) == (
+        "they read from different places, https://store/bucket/model and this machine's files"
+    )
+    assert difference(local, local) == ""
