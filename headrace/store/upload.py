@@ -18,6 +18,7 @@ from headrace.source.files import MANIFEST_NAME
 from headrace.source.uri import ModelSource
 from headrace.store.errors import NotFound, StoreError, Unsupported
 from headrace.store.upload_digest import WholeCrc, sha256_of
+from headrace.store.upload_file import reading
 from headrace.store.upload_manifest import ManifestMaker, needs_manifest
 from headrace.store.upload_plan import LocalFile, upload_stages
 from headrace.store.uploader import FileSums, Uploader, open_uploader
@@ -73,6 +74,7 @@ def upload_files(
     Raises:
         StoreError: as the taxonomy says; nothing half-uploaded stays behind.
         FileChanged: a file changed under the upload.
+        CannotReadFile: one cannot be read, or is gone.
     """
     uploader = open_uploader(destination, settings)
     try:
@@ -92,8 +94,9 @@ def upload_files(
     finally:
         uploader.close()
     files = sorted(files, key=lambda file: file.name)
-    uploaded = [file for file in files if file not in skipped]
-    skipped = [file for file in files if file in skipped]
+    there = {file.name for file in skipped}
+    uploaded = [file for file in files if file.name not in there]
+    skipped = [file for file in files if file.name in there]
     return UploadResult(
         uploaded=tuple(file.name for file in uploaded),
         skipped=tuple(file.name for file in skipped),
@@ -117,9 +120,10 @@ def _upload_stage(
     pool = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="upload")
     try:
         for file in stage:
-            facts = file.path.stat()
-            # Hashed here while other threads send the files before it.
-            sums = _sums_of(file, uploader, maker)
+            with reading(file):
+                facts = file.path.stat()
+                # Hashed here while other threads send the files before it.
+                sums = _sums_of(file, uploader, maker)
             if present.get(file.name) == file.size_bytes and uploader.holds(file, sums):
                 skipped.append(file)
                 on_bytes(file.size_bytes)
@@ -157,7 +161,8 @@ def _put(
     """Send one file and check that it is still the one that was hashed."""
     uri = uploader.destination.uri_of(file.name)
     try:
-        uploader.put_file(file, sums, on_bytes)
+        with reading(file):
+            uploader.put_file(file, sums, on_bytes)
     except StoreError:  # the store may have found that the bytes are not those that were hashed
         _check_unchanged(file, facts, uri)
         raise
@@ -165,7 +170,8 @@ def _put(
 
 
 def _check_unchanged(file: LocalFile, facts: os.stat_result, uri: str) -> None:
-    now = file.path.stat()
+    with reading(file):
+        now = file.path.stat()
     if (now.st_size, now.st_mtime_ns) != (facts.st_size, facts.st_mtime_ns):
         raise FileChanged(
             f"{file.path} was changed while it was uploaded to {uri}.",

@@ -4,8 +4,25 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.errors import HeadraceError
 from headrace.store.errors import StoreError
 from headrace.store.upload_plan import LocalFile
+
+
+class CannotReadFile(HeadraceError):
+    """A file that is to be uploaded cannot be read, or is gone."""
+
+
+@contextmanager
+def reading(file: LocalFile) -> Iterator[None]:
+    """Raises CannotReadFile for what the system says inside."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotReadFile(
+            f"{file.path} cannot be read: {error.strerror or error}.",
+            remedy="Check its permissions, and that nobody else works in the folder; then push again.",
+        ) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from headrace.source.uri import parse_folder_to_be
 from headrace.store.errors import NotFound, StoreError
 from headrace.store.upload import FileChanged, UploadResult, upload_files
+from headrace.store.upload_file import CannotReadFile
 from headrace.store.upload_plan import find_files
 
 
@@ -82,3 +83,11 @@ def test_a_file_that_is_written_to_meanwhile_is_told_and_the_config_stays_away(
     with pytest.raises(FileChanged):
         push(model, copy, on_bytes=overwrite)
     assert "config.json" not in contents(copy)
+
+
+def test_a_file_that_is_gone_when_its_turn_comes_is_told(model: Path, copy: Path) -> None:
+    files = find_files(model).files
+    (model / "config.json").unlink()
+    with pytest.raises(CannotReadFile, match=r"config\.json cannot be read: No such file or directory"):
+        upload_files(files, parse_folder_to_be(str(copy)))
+    assert not (copy / "config.json").exists()

@@ -19,6 +19,7 @@ from headrace.store.s3_settings import S3Settings, resolve_s3_settings
 from headrace.store.s3_uploader import PART_BYTES
 from headrace.store.upload import FileChanged, upload_files
 from headrace.store.upload_digest import sha256_of
+from headrace.store.upload_file import CannotReadFile
 from headrace.store.upload_plan import BadFileName, find_files, upload_stages
 from headrace.store.uploader import CHECKSUM_KEY
 from tests.identities import READER
@@ -405,3 +406,19 @@ def test_a_proxy_of_the_environment_is_not_asked_for_loopback(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert len(upload_files(find_files(folder).files, destination, settings).uploaded) == 3
+
+
+def test_a_file_that_is_gone_when_it_is_sent_is_told(
+    folder: Path, settings: S3Settings, destination: ModelSource
+) -> None:
+    files = find_files(folder).files
+    hashed: list[int] = []
+
+    def remove_the_rest(count: int) -> None:
+        hashed.append(count)
+        for path in folder.rglob("*.json"):
+            path.unlink()
+
+    with pytest.raises(CannotReadFile, match="cannot be read: No such file or directory"):
+        upload_files(files, destination, settings, on_bytes=remove_the_rest)
+    assert hashed
