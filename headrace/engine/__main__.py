@@ -6,6 +6,11 @@ _STARTED = time.monotonic()
 
 import faulthandler  # noqa: E402
 import gc  # noqa: E402
+
+# Not while modules come and the first prompt is computed: to look through torch's takes as long as a step, and finds
+# nothing. A load that begins anew collects what the failed one left.
+gc.disable()
+
 import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -54,6 +59,7 @@ def main() -> int:
         return 1
     # What is there now stays: to look through torch's modules again takes a tenth of a second of somebody's step.
     gc.freeze()
+    gc.enable()
     try:
         engine.serve(channel)
     except HeadraceError as error:  # nothing is left to serve with, and why is for the user

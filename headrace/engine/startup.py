@@ -1,10 +1,7 @@
 """From options to an engine that has computed. Weights stream into their final memory while torch is imported, and the
 first prompt is computed behind them."""
 
-import gc
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,7 +75,7 @@ def _start(
     options: EngineOptions, report: LoadReport, inbox: Inbox, timeline: Timeline
 ) -> tuple["Engine", Ready]:
     load = begin_load(options, report, timeline)
-    with timeline.phase("import torch"), _uncollected():
+    with timeline.phase("import torch"):
         _import_torch(load)
     with timeline.phase("build model"):
         built = _build(load, options)
@@ -217,16 +214,6 @@ def _ready(load: Load, timeline: Timeline, built: _Built) -> Ready:
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.kv_cache_bytes,
     )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection while torch's modules come: it takes a tenth of a second and finds nothing."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _arithmetic(options: EngineOptions) -> "Arithmetic":
