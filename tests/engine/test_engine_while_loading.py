@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,11 +49,12 @@ from tests.engine.loading import (
     Pass,
     Script,
     gated_store,
+    is_weight,
     load,
     objects_of,
     shuffled_in,
 )
-from tests.faults.server import Stored
+from tests.faults.server import Exchange, Stored, close_before_head, error, reset_body, short_body
 from tests.manifests import sums_of_file
 from tests.models.harness import theirs_greedy
 from tests.tiny_models import checkpoint_tensors, in_dtype, make_tiny, random_ids, save_checkpoint
@@ -355,6 +357,25 @@ def test_deterministic_answers_have_the_same_bits_and_logprobs(
         with gated_store(tmp_path / "model") as store:
             loaded = load(URI, shuffled_in(messages, 20, seed), store, **options)
         assert loaded.finish() == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_reads_that_fail_meanwhile_change_no_text(seed: int, folder: Path, store: GatedStore) -> None:
+    chance, gate = random.Random(seed), store.server.usual
+
+    def sometimes(exchange: Exchange) -> None:
+        if is_weight(exchange.asked.path, exchange.span) and chance.random() < 0.3:
+            chance.choice([short_body(50), reset_body(200), error(500), close_before_head])(exchange)
+        else:
+            gate(exchange)
+
+    store.server.usual = sometimes
+    prompts = {f"r{n}": prompt(length, seed=n) for n, length in enumerate((3, 70, 20))}
+    messages = [generate(rid, ids) for rid, ids in prompts.items()]
+    answers = load(URI, shuffled_in(messages, 12, seed), store).finish()
+    assert {rid: answer.tokens for rid, answer in answers.items()} == {
+        rid: alone(folder, ids) for rid, ids in prompts.items()
+    }
 
 
 def test_a_prefix_that_two_have_in_common_is_computed_once_and_right(folder: Path, store: GatedStore) -> None:
