@@ -10,6 +10,8 @@ from headrace.cli.parser import paint
 from headrace.cli.table import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.engine.check.finding import Finding
 
 DESCRIPTION = """\
@@ -45,6 +47,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("as `headrace serve` would be told")
     group.add_argument(
+        "--revision", metavar="NAME", type=values.nonempty, help="of a model on the Hugging Face hub"
+    )
+    group.add_argument(
         "--tokenizer-path", metavar="PATH", type=values.nonempty, help="where the tokenizer is"
     )
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model would run")
@@ -70,12 +75,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check; 0 where nothing fails, else 1."""
-    from headrace.engine.check.preflight import preflight
-    from headrace.ipc.options import EngineOptions
-
-    given = {name: getattr(args, name) for name in _ENGINE_FLAGS if getattr(args, name) is not None}
     findings: list[Finding] = []
-    for finding in preflight(EngineOptions(model=args.model, **given)):
+    for finding in _findings(args):
         findings.append(finding)
         if not args.json:
             _tell(finding)
@@ -85,6 +86,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         _sum_up(findings)
     return 1 if failed else 0
+
+
+def _findings(args: argparse.Namespace) -> "Iterator[Finding]":
+    from headrace.engine.check.finding import tried
+    from headrace.engine.check.preflight import preflight
+    from headrace.ipc.options import EngineOptions
+    from headrace.source.uri import at_revision
+
+    place: str | None = args.model
+    if args.revision is not None:
+        place = yield from tried("name", lambda: at_revision(args.model, args.revision))
+    if place is not None:
+        given = {name: getattr(args, name) for name in _ENGINE_FLAGS if getattr(args, name) is not None}
+        yield from preflight(EngineOptions(model=place, **given))
 
 
 def _tell(finding: "Finding") -> None:

@@ -90,3 +90,21 @@ def test_json_tells_the_settings(hub: Hub, capsys: pytest.CaptureFixture[str]) -
     status, said = checked(capsys, NAME, "--json")
     assert status == 0
     assert hub.hub_url in json.dumps(json.loads(said))
+
+
+def test_a_revision_is_checked_as_serve_would_be_told(
+    hub: Hub, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    hub.repository(NAME).commit(files, "feature/x")
+    status, said = checked(capsys, NAME, "--revision", "feature/x")
+    assert status == 0
+    assert "revision feature/x (the model's name)" in said
+
+
+def test_a_revision_of_what_has_none_fails_the_check(
+    hub: Hub, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = checked(capsys, str(model), "--revision", "main", "--json")
+    (finding,) = json.loads(said)["checks"]
+    assert (status, finding["check"], finding["status"]) == (1, "name", "fail")
