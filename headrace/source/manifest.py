@@ -19,7 +19,7 @@ _FORMAT = "headrace-manifest"
 _VERSION = 1
 _NEW_ONE = (
     "`headrace push --manifest` writes a new one; without one, or with "
-    """--model-loader-extra-config '{"verify": "off"}', nothing is verified."""
+    """--model-loader-extra-config '{"verify": "off"}' (verify="off" in the library), nothing is verified."""
 )
 
 

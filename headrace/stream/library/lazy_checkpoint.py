@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Self
+from weakref import WeakValueDictionary
 
 from headrace.errors import HeadraceError
 from headrace.source.objects import ObjectInfo
@@ -100,9 +101,8 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
     def __init__(self, opened: Opened, framework: Framework) -> None:
         self._store, self._shards, self._framework = opened.store, opened.shards, framework
         self._idle = list(opened.readers)
-        self._busy: set[Reader] = set()
-        self._lock = threading.Lock()
-        self._transfers: set[Transfer] = set()
+        self._forget_threads()
+        _OPEN[id(self)] = self
         self._closed = threading.Event()
         self._policy = RetryPolicy()
         self._entries = {
@@ -110,6 +110,12 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
             for number, shard in enumerate(opened.shards)
             for info in in_file_order(shard)
         }
+
+    def _forget_threads(self) -> None:
+        """What threads hold: nothing yet, or nothing any more, as a forked process has none of them."""
+        self._busy: set[Reader] = set()
+        self._lock = threading.Lock()
+        self._transfers: set[Transfer] = set()
 
     def _entry(self, number: int, shard: Shard, info: TensorInfo) -> LazyTensor:
         uri = self._store.source.uri_of(shard.item.name)
@@ -230,6 +236,17 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise _closed()
+
+
+_OPEN: "WeakValueDictionary[int, LazyCheckpoint]" = WeakValueDictionary()  # as a mapping it has no hash
+
+
+def _after_fork() -> None:
+    for checkpoint in list(_OPEN.values()):
+        checkpoint._forget_threads()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _closed() -> CheckpointClosed:

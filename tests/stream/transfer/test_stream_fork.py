@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,26 @@ def in_child(work: Callable[[], bool]) -> bool:
         finally:
             os._exit(0 if said else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@contextmanager
+def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Another thread, which a forked process has not, holds the lock."""
+    held, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            enough.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        enough.set()
+        holder.join()
 
 
 def test_a_load_begins_though_the_parent_held_every_connection(tmp_path: Path) -> None:
@@ -93,23 +114,12 @@ def test_an_iterator_that_had_begun_is_refused_in_the_child_whose_end_disturbs_n
         tensors = streamer.get_tensors()
         first = next(tensors)
         server.stalled.get(timeout=30)
-        held, known = threading.Event(), threading.Event()
-        lock = streamer._stream._transfer._ledger.lock  # type: ignore[union-attr]
-
-        def hold() -> None:  # as a worker does for moments
-            with lock:
-                held.set()
-                known.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
         try:
-            assert in_child(refused)
+            # A worker holds it for moments.
+            with held_elsewhere(streamer._stream._transfer._ledger.lock):  # type: ignore[union-attr]
+                assert in_child(refused)
         finally:
-            known.set()
             forked.set()
-            holder.join()
         assert dict([first, *tensors]).keys() == TENSORS.keys()
         progress = streamer.progress()
         assert progress is not None and progress.retries == 0
@@ -130,6 +140,8 @@ def test_processes_read_from_one_checkpoint_that_was_opened_before_they_were_for
 
     with open_checkpoint(path, s3_credentials=credentials_of(server), framework="numpy") as checkpoint:
         assert np.array_equal(checkpoint["t0"][0], whole["t0"][0])  # its connection is kept
+        with held_elsewhere(checkpoint._lock):  # as by a thread that begins to read at that moment
+            assert in_child(reads)
         child = os.fork()
         if child == 0:
             said = False
