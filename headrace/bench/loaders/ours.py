@@ -16,11 +16,27 @@ def versions() -> dict[str, str]:
     return installed(("headrace", "torch"), ("headrace", "torch"))
 
 
+# What a load imports when it knows its store: other loaders have theirs from the start.
+_STORES = {
+    "file": ("headrace.store.local",),
+    "http": ("headrace.store.http_objects",),
+    "https": ("headrace.store.http_objects",),
+    "s3": ("headrace.store.s3",),
+    "gs": ("headrace.store.gcs",),
+    "az": ("headrace.store.azure",),
+}
+_SIGNING = ("botocore.auth", "botocore.awsrequest")
+
+
 def prepare(scene: Scene) -> Callable[[float], Loaded]:
-    """Import it and torch; the load."""
+    """Import it, torch and what the store needs; the load."""
     importlib.import_module("torch")
     from headrace.stream.library.streamer import SafetensorsStreamer
 
+    schemes = {item.uri.partition("://")[0] if "://" in item.uri else "file" for item in scene.objects}
+    for scheme in schemes:
+        for module in (*_STORES.get(scheme, ()), *(_SIGNING if scene.signed else ())):
+            importlib.import_module(module)
     names = [item.uri for item in scene.objects]
 
     def load(start: float) -> Loaded:

@@ -34,6 +34,7 @@ class Worker:
         era: the pace's, when its present request began.
         worn: its connection was aborted and cannot be used again.
         cut: why its read was ended from outside, where that counts as a failure of the read.
+        cpu_s: CPU seconds of its thread when its latest chunk was complete.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Worker:
     era: int = 0
     worn: bool = False
     cut: StoreError | None = None
+    cpu_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +72,7 @@ class Crew:
         tasks: by the number of the worker that has it.
         seconds: second connections that nobody has begun yet; `helping`: how many have begun.
         rates: bytes a second of the latest complete chunks, each by one connection.
+        cpu_s: CPU seconds of all workers, for chunks that are complete.
     """
 
     ledger: Ledger
@@ -95,6 +98,7 @@ class Crew:
     helping: int = 0
     active: int = 0
     idle: int = 0
+    cpu_s: float = 0.0
     abandonment: Abandonment = field(default_factory=Abandonment)
 
     def __post_init__(self) -> None:

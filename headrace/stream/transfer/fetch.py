@@ -6,6 +6,7 @@ whose chunk it is, after its own read has ended; it alone writes and says that t
 
 import random
 import threading
+import time
 
 from headrace.store.base import Target
 from headrace.store.errors import StoreError, Throttled, TimedOut, TransientError, Unreachable
@@ -27,6 +28,9 @@ from headrace.stream.transfer.ledger import Cancelled
 from headrace.stream.transfer.limited import Interrupted
 from headrace.stream.transfer.rate import median
 from headrace.stream.transfer.tasks import SHORTEST_CHUNK_BYTES, Read, Second, Task
+
+# To begin a generator of its own would cost each chunk as much as its head does.
+_CHANCE = random.Random()
 
 
 def work(crew: Crew, worker: Worker) -> None:
@@ -62,7 +66,10 @@ def _fetch(crew: Crew, worker: Worker, task: Task) -> None:
         groups[piece.group] = groups.get(piece.group, 0) + size
         buffers[piece.buffer] = buffers.get(piece.buffer, 0) + size
     crew.memory.filled(buffers)
+    cpu_s = time.thread_time()
     with crew.ledger.lock:
+        crew.cpu_s += cpu_s - worker.cpu_s
+        worker.cpu_s = cpu_s
         del crew.tasks[worker.number]
         worker.read = None
         crew.ledger.complete(task.chunk.end - task.chunk.start, groups, task.chunk)
@@ -73,7 +80,6 @@ def _fetch(crew: Crew, worker: Worker, task: Task) -> None:
 def _receive(crew: Crew, worker: Worker, task: Task) -> bool:
     """Receive and prove all bytes of a chunk; False where it was given back to the queue before."""
     read = _begin(crew, task)
-    chance = random.Random()
     while True:
         failure: StoreError | Interrupted | None = None
         try:
@@ -88,7 +94,7 @@ def _receive(crew: Crew, worker: Worker, task: Task) -> bool:
                 return True
             _begin_anew(crew, task)
             task.at_failure = 0
-        if not _try_again(crew, worker, task, failure, chance):
+        if not _try_again(crew, worker, task, failure):
             return False
 
 
@@ -154,9 +160,7 @@ def _disproof(crew: Crew, task: Task) -> TransientError | None:
     return None
 
 
-def _try_again(
-    crew: Crew, worker: Worker, task: Task, failure: StoreError | Interrupted, chance: random.Random
-) -> bool:
+def _try_again(crew: Crew, worker: Worker, task: Task, failure: StoreError | Interrupted) -> bool:
     """Count a failure and wait; False where another worker is to go on. Raises what is final, and Cancelled.
 
     A new byte starts the count of failures anew.
@@ -173,7 +177,7 @@ def _try_again(
         task.at_failure = received
     if not isinstance(error, RETRIED) or task.failures > policy.attempts:
         raise located(error, crew.store.source.uri_of(read.item.name), task.chunk, task.failures) from error
-    delay_s = policy.delay_s(task.failures, retry_after_s(error), chance)
+    delay_s = policy.delay_s(task.failures, retry_after_s(error), _CHANCE)
     with crew.ledger.lock:
         crew.ledger.retries += 1
         if isinstance(error, Throttled):

@@ -8,6 +8,7 @@ from headrace.store.threads import TooManyThreads, start
 from headrace.stream.transfer.crew import Crew, Worker, end, interrupt, missing_workers, new_target, under_way
 from headrace.stream.transfer.fetch import work
 from headrace.stream.transfer.ledger import Cancelled, DeadlineExceeded
+from headrace.stream.transfer.processors import Processors
 from headrace.stream.transfer.rate import far_too_slow
 from headrace.stream.transfer.tail import EXTRA_SHARE, Running, worth_a_second
 from headrace.stream.transfer.tasks import Read, Second
@@ -24,7 +25,8 @@ class Overseer:
         self._deadline_s = deadline_s
         self._hedge = hedge
         self._promised = 0  # extra bytes that second connections may read at most
-        self._window: tuple[float, int] | None = None
+        self._window: tuple[float, int, float] | None = None
+        self._processors = Processors()
 
     def run(self) -> None:
         """Until the transfer is over."""
@@ -127,10 +129,13 @@ class Overseer:
         if crew.idle or crew.active != pace.workers or not len(crew.queue):
             self._window = None
         elif self._window is None:
-            self._window = (now, done)
+            self._window = (now, done, crew.cpu_s)
         elif now - self._window[0] >= WINDOW_S:
-            pace.measured(max(0, done - self._window[1]) / (now - self._window[0]))
-            self._window = (now, done)
+            since, before, cpu_s = self._window
+            seconds = now - since
+            busy = self._processors.are_busy(crew.cpu_s - cpu_s, seconds)
+            pace.measured(max(0, done - before) / seconds, room=not busy)
+            self._window = (now, done, crew.cpu_s)
 
     def _put_seconds(self, now: float) -> None:
         """Let idle workers ask once more for what is slow."""

@@ -41,8 +41,13 @@ class Pace:
         self._rest_at_limit = 0
         self._next_rest_at_limit = _REST_AT_LIMIT
 
-    def measured(self, goodput: float) -> None:
-        """A window has passed in which all workers were busy; bytes a second of all of them together."""
+    def measured(self, goodput: float, *, room: bool = True) -> None:
+        """A window has passed in which all workers were busy.
+
+        Args:
+            goodput: bytes a second of all of them together.
+            room: more could do more; without it nothing new is tried.
+        """
         if self._unsettled:
             self._unsettled = False
             return
@@ -54,7 +59,7 @@ class Pace:
         self._goodput = goodput if self._goodput is None else 0.7 * self._goodput + 0.3 * goodput
         if self._rest > 0:
             self._rest -= 1
-        else:
+        elif room:
             self._try_more()
 
     def throttled(self, era: int) -> None:

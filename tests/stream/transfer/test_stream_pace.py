@@ -50,6 +50,23 @@ def test_where_more_does_not_pay_it_stays_at_what_does() -> None:
     assert history.count(8) > 180
 
 
+def test_without_room_nothing_is_tried_and_with_it_again() -> None:
+    pace = Pace(64)
+    for _ in range(10):
+        pace.measured(capped_each(pace.workers), room=False)
+    assert pace.workers == START
+    assert run(pace, capped_each, 12)[-1] == 64
+
+
+def test_a_trial_that_is_under_way_is_judged_without_room_too() -> None:
+    pace = Pace(64)
+    run(pace, shared(160e6), 3)
+    assert pace.workers == 16
+    for _ in range(3):
+        pace.measured(160e6, room=False)
+    assert pace.workers == START
+
+
 def test_a_step_that_brings_a_little_is_kept_but_followed_by_none() -> None:
     history = run(Pace(64), shared(1.2 * 160e6), 10)
     assert history[2:] == [16] * 8
