@@ -24,9 +24,9 @@ from urllib3 import disable_warnings
 from urllib3.exceptions import InsecureRequestWarning
 
 from headrace.store.connect import CONNECT_TIMEOUT_S, endpoint_of, warn_of_insecurity
-from headrace.store.errors import NoCredentials, StoreError, TlsError, TransientError, Unreachable
+from headrace.store.errors import StoreError, TlsError, TransientError, Unreachable
 from headrace.store.proxy import proxy_url_for
-from headrace.store.s3_credentials import NONE_FOUND, NONE_REMEDY
+from headrace.store.s3_credentials import no_credentials
 from headrace.store.s3_errors import error_of_code
 from headrace.store.s3_settings import S3Settings
 from headrace.store.trust import Trust
@@ -125,7 +125,7 @@ def store_error(
         return error_of_code(uri, status, code, message, request_id, settings, bucket)
     endpoint = settings.endpoint_url
     if isinstance(error, NoCredentialsError):
-        return NoCredentials(endpoint, f"{NONE_FOUND}.", remedy=NONE_REMEDY)
+        return no_credentials(endpoint, settings.environ)
     if isinstance(error, SSLError):
         return TlsError(
             endpoint, f"The TLS handshake failed: {error}", remedy="Name the store's CA in AWS_CA_BUNDLE."

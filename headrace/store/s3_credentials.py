@@ -167,16 +167,30 @@ def origin_of(credentials: "Credentials", environ: Mapping[str, str]) -> Origin:
         credentials=shared,
         container=container,
         web_identity=web_identity if environ.get(web_identity) else "web_identity_token_file of the profile",
-        profile=environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default",
+        profile=_named_profile(environ) or "default",
     )
     return Origin(origin.kind, place)
 
 
-def refused_without_credentials(endpoint: str, status: int | None) -> NoCredentials:
-    """The error of a bucket that was asked without credentials, since there are none, and refused."""
-    return NoCredentials(
-        endpoint,
-        f"{NONE_FOUND}, and without any the bucket does not answer.",
-        remedy=NONE_REMEDY,
-        status=status,
-    )
+def none_found(environ: Mapping[str, str]) -> str:
+    """That nothing was found, and that a profile which is named has nothing either."""
+    profile = _named_profile(environ)
+    return f"{NONE_FOUND[:-1]}; the profile {profile} has none)" if profile else NONE_FOUND
+
+
+def no_credentials(
+    endpoint: str, environ: Mapping[str, str], consequence: str = "", status: int | None = None
+) -> NoCredentials:
+    """The error where there are no credentials at all.
+
+    Args: consequence: what follows from it, with a comma before it.
+    """
+    profile = _named_profile(environ)
+    remedy = NONE_REMEDY
+    if profile:
+        remedy = f"Give the profile {profile} keys or a role, or name another one in AWS_PROFILE."
+    return NoCredentials(endpoint, f"{none_found(environ)}{consequence}.", remedy=remedy, status=status)
+
+
+def _named_profile(environ: Mapping[str, str]) -> str:
+    return environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or ""

@@ -3,7 +3,7 @@
 from headrace.store.connect import endpoint_of
 from headrace.store.described import Setting, masked
 from headrace.store.errors import NoCredentials
-from headrace.store.s3_credentials import NONE_FOUND, origin_of
+from headrace.store.s3_credentials import none_found, origin_of
 from headrace.store.s3_settings import S3Settings
 
 
@@ -52,7 +52,7 @@ def _principal(settings: S3Settings) -> Setting:
         return Setting("principal", "nobody", settings.origins["anonymous"])
     try:
         if (signer := settings.signer()) is None:
-            return Setting("principal", "nobody", f"{NONE_FOUND}")
+            return Setting("principal", "nobody", none_found(settings.environ))
         origin = origin_of(settings.credentials(), settings.environ)
     except NoCredentials as error:
         return Setting("principal", "unknown", error.cause)

@@ -9,7 +9,7 @@ from headrace.store.described import masked
 from headrace.store.errors import BadEndpoint, StoreError, TransientError, WrongRegion
 from headrace.store.http import Head
 from headrace.store.redirects import is_redirect
-from headrace.store.s3_credentials import Signer, refused_without_credentials
+from headrace.store.s3_credentials import Signer, no_credentials
 from headrace.store.s3_error_table import (
     ANONYMOUS_DENIED,
     BY_CODE,
@@ -76,7 +76,8 @@ def error_of_code(
     meaning = _meaning(status, code, message, signer)
     if status in (401, 403) and signer is None:
         if not settings.anonymous:
-            return refused_without_credentials(settings.endpoint_url, status)
+            refused = ", and without any the bucket does not answer"
+            return no_credentials(settings.endpoint_url, settings.environ, refused, status)
         meaning = ANONYMOUS_DENIED
     facts = {
         "bucket": bucket,

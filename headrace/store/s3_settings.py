@@ -14,16 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from headrace.store.errors import BadEndpoint, NoCredentials, WrongRegion
+from headrace.store.errors import BadEndpoint, WrongRegion
 from headrace.store.s3_address import S3Address, address_of
 from headrace.store.s3_credentials import (
     ANONYMOUS_VARIABLES,
     NO_NAMES,
-    NONE_FOUND,
-    NONE_REMEDY,
     Signer,
     find_credentials,
     frozen,
+    no_credentials,
 )
 from headrace.store.s3_endpoint import check_endpoint
 from headrace.store.s3_kinds import AwsEndpoints, aws_endpoints, kind_of
@@ -142,7 +141,7 @@ class S3Settings:
         """
         credentials = self._credentials
         if credentials is None:
-            raise NoCredentials(self.endpoint_url, f"{NONE_FOUND}.", remedy=NONE_REMEDY)
+            raise no_credentials(self.endpoint_url, self.environ)
         return credentials
 
     def frozen_credentials(self) -> Signer:

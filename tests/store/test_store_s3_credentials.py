@@ -341,3 +341,16 @@ def test_no_secret_is_described(aws_files: Path) -> None:
         "[default]\naws_access_key_id = AKFROMTHEFILE001\naws_secret_access_key = hush-hush\n"
     )
     assert "hush" not in repr(open_here().describe())
+
+
+def test_a_named_profile_that_has_none_is_told(
+    aws_files: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "tool")
+    (aws_files / "config").write_text("[profile tool]\nregion = us-east-1\n")
+    server.refuse = lambda _asked: b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    store = open_here()
+    assert "the profile tool has none" in principal(store).origin
+    with pytest.raises(NoCredentials, match=r"the profile tool has none.*does not answer") as caught:
+        store.list()
+    assert caught.value.remedy.startswith("Give the profile tool keys or a role")
