@@ -1,6 +1,6 @@
 """The read plan: which byte range of which object goes where. A pure function of data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from headrace.stream.checkpoint.header import DTYPE_BITS
 
 DEFAULT_CHUNK_BYTES = 8 << 20
+_SMALL_SHARE = 16  # of a window; what is larger is worth a read of its own
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -68,8 +69,13 @@ class ReadPlan:
     groups: dict[int, int]
 
 
-def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> ReadPlan:
+def plan_reads(
+    placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK_BYTES, *, window_bytes: int = 0
+) -> ReadPlan:
     """Order placements by group, join neighbours and cut what is large.
+
+    Small placements (1/16 of `window_bytes` at the most) that follow each other within a window are read as they lie in
+    the objects, whatever their groups: 10^5 of them in an order of the caller's own would be as many reads.
 
     Every byte of every placement is in exactly one piece. Pieces of converted tensors hold whole elements,
     those of placements with columns whole rows, so that each can be dealt with by itself; only a row longer
@@ -79,7 +85,8 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
     chunks: list[Chunk] = []
     pieces: list[Placement] = []
     groups: dict[int, int] = {}
-    for placement in sorted(placements, key=lambda p: (p.group, p.shard, p.start)):
+    ordered = sorted(placements, key=lambda p: (p.group, p.shard, p.start))
+    for placement in _in_windows(ordered, window_bytes) if window_bytes else ordered:
         at, end = placement.start, placement.end
         groups[placement.group] = groups.get(placement.group, 0) + end - at
         if at == end:
@@ -105,6 +112,24 @@ def plan_reads(placements: Sequence[Placement], chunk_bytes: int = DEFAULT_CHUNK
     if pieces:
         chunks.append(chunk_of(pieces))
     return ReadPlan(tuple(chunks), sum(groups.values()), groups)
+
+
+def _in_windows(ordered: Sequence[Placement], window_bytes: int) -> Iterator[Placement]:
+    """The placements, of which small ones that follow each other within a window lie in the order of the objects."""
+    window: list[Placement] = []
+    size = 0
+    for placement in ordered:
+        length = placement.end - placement.start
+        small = length <= window_bytes // _SMALL_SHARE
+        if not small or size + length > window_bytes:
+            yield from sorted(window, key=lambda p: (p.shard, p.start))
+            window, size = [], 0
+        if small:
+            window.append(placement)
+            size += length
+        else:
+            yield placement
+    yield from sorted(window, key=lambda p: (p.shard, p.start))
 
 
 def split(chunk: Chunk, first_bytes: int) -> tuple[Chunk, Chunk | None]:

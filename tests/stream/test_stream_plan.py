@@ -36,12 +36,15 @@ def placements(draw: st.DrawFn) -> list[Placement]:
 
 
 CHUNK_BYTES = st.integers(16, 300)
+WINDOW_BYTES = st.sampled_from([0, 1, 100, 2000])
 
 
 @SEEDED
-@given(placements(), CHUNK_BYTES)
-def test_the_pieces_reassemble_every_placement(wanted: list[Placement], chunk_bytes: int) -> None:
-    plan = plan_reads(wanted, chunk_bytes)
+@given(placements(), CHUNK_BYTES, WINDOW_BYTES)
+def test_the_pieces_reassemble_every_placement(
+    wanted: list[Placement], chunk_bytes: int, window_bytes: int
+) -> None:
+    plan = plan_reads(wanted, chunk_bytes, window_bytes=window_bytes)
     pieces = [piece for chunk in plan.chunks for piece in chunk.pieces]
     for placement in wanted:
         mine = sorted(
@@ -67,11 +70,11 @@ def test_the_pieces_reassemble_every_placement(wanted: list[Placement], chunk_by
 
 
 @SEEDED
-@given(placements(), CHUNK_BYTES)
+@given(placements(), CHUNK_BYTES, WINDOW_BYTES)
 def test_nothing_is_read_twice_and_nothing_that_nobody_wants(
-    wanted: list[Placement], chunk_bytes: int
+    wanted: list[Placement], chunk_bytes: int, window_bytes: int
 ) -> None:
-    plan = plan_reads(wanted, chunk_bytes)
+    plan = plan_reads(wanted, chunk_bytes, window_bytes=window_bytes)
     read = [(chunk.shard, byte) for chunk in plan.chunks for byte in range(chunk.start, chunk.end)]
     needed = {(p.shard, byte) for p in wanted for byte in range(p.start, p.end)}
     assert len(read) == len(set(read))
@@ -80,11 +83,11 @@ def test_nothing_is_read_twice_and_nothing_that_nobody_wants(
 
 
 @SEEDED
-@given(placements(), CHUNK_BYTES)
+@given(placements(), CHUNK_BYTES, WINDOW_BYTES)
 def test_no_chunk_is_empty_or_larger_than_asked_and_its_pieces_fill_it(
-    wanted: list[Placement], chunk_bytes: int
+    wanted: list[Placement], chunk_bytes: int, window_bytes: int
 ) -> None:
-    for chunk in plan_reads(wanted, chunk_bytes).chunks:
+    for chunk in plan_reads(wanted, chunk_bytes, window_bytes=window_bytes).chunks:
         assert 0 < chunk.end - chunk.start <= chunk_bytes
         at = chunk.start
         for piece in chunk.pieces:
@@ -110,9 +113,9 @@ def test_tensors_are_cut_at_whole_elements(wanted: list[Placement], chunk_bytes:
 
 
 @SEEDED
-@given(placements(), CHUNK_BYTES)
-def test_the_bytes_of_each_group_add_up(wanted: list[Placement], chunk_bytes: int) -> None:
-    plan = plan_reads(wanted, chunk_bytes)
+@given(placements(), CHUNK_BYTES, WINDOW_BYTES)
+def test_the_bytes_of_each_group_add_up(wanted: list[Placement], chunk_bytes: int, window_bytes: int) -> None:
+    plan = plan_reads(wanted, chunk_bytes, window_bytes=window_bytes)
     expected: dict[int, int] = {}
     for placement in wanted:
         expected[placement.group] = expected.get(placement.group, 0) + placement.end - placement.start
@@ -213,3 +216,17 @@ def test_no_placements_make_no_reads() -> None:
 def test_a_tensor_without_elements_makes_a_group_but_no_read() -> None:
     plan = plan_reads([Placement(0, 8, 8, 0, 3, "BF16", "BF16")])
     assert (plan.chunks, plan.groups) == ((), {3: 0})
+
+
+def test_small_tensors_in_an_order_of_the_callers_own_ride_together() -> None:
+    count, size = 1_000, 10
+    backwards = [
+        Placement(0, at * size, (at + 1) * size, 0, count - at, "U8", "U8", at) for at in range(count)
+    ]
+    assert len(plan_reads(backwards, 1_000).chunks) == count
+    assert len(plan_reads(backwards, 1_000, window_bytes=1_000).chunks) == count * size // 1_000
+
+
+def test_large_tensors_stay_in_the_callers_order() -> None:
+    wanted = [Placement(0, at * 100, (at + 1) * 100, 0, 9 - at, "U8", "U8", at) for at in range(9)]
+    assert plan_reads(wanted, 1_000, window_bytes=1_000) == plan_reads(wanted, 1_000)

@@ -1,7 +1,6 @@
 """A running load of tensors: what was opened and selected, in memory of its own, as it completes."""
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
     from headrace.stream.ranks.distributed import DistributedTransfer, ReadOptions
     from headrace.stream.verify.verifier import BlockVerifier, Verified
 
-_logger = logging.getLogger(__name__)
+# Within it small tensors need not come in the caller's order, if they can be read together.
+_WINDOW_BYTES = 1 << 20
 
 
 class LoadOptions(TypedDict, total=False):
@@ -143,7 +143,7 @@ class TensorStream:
             self._finished: Iterator[int] | None = None
             self._turn = threading.Lock()
             chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
-            plan = plan_reads(self.selection.placements, chunk_bytes)
+            plan = plan_reads(self.selection.placements, chunk_bytes, window_bytes=_WINDOW_BYTES)
             plan = plan if limit is None else fit_chunks(plan, sizes, limit)
             options: ReadOptions = {
                 "concurrency": concurrency,
