@@ -45,11 +45,8 @@ class LocalStore:
                     folders.append(name)
                 elif kind is EntryKind.BROKEN_LINK:
                     broken_links.append(name)
-                elif kind is EntryKind.FILE:
-                    facts = entry.stat()
-                    objects.append(
-                        ObjectInfo(entry.path, name, facts.st_size, file_version(facts), int(facts.st_mtime))
-                    )
+                elif kind is EntryKind.FILE and (found := _file(entry, name)) is not None:
+                    objects.append(found)
         except OSError as error:
             raise file_error(error.filename or self.source.prefix, error) from None
         return Listing(
@@ -76,11 +73,11 @@ class LocalStore:
                 kind = kind_of(entry)
                 if kind is EntryKind.FOLDER:
                     yield from self._walk(entry.path, name + "/", around | {here})
-                elif kind is EntryKind.FILE:
-                    facts = entry.stat()
-                    version = file_version(facts)
-                    yield ObjectInfo(entry.path, name, facts.st_size, version, int(facts.st_mtime))
+                elif kind is EntryKind.FILE and (found := _file(entry, name)) is not None:
+                    yield found
         except OSError as error:
+            if around and isinstance(error, FileNotFoundError) and error.filename == folder:
+                return  # it has gone since the folder around it was read
             told = file_error(error.filename or folder, error)
             if self._on_unreadable is None or not around or not isinstance(told, AccessDenied):
                 raise told from None
@@ -112,6 +109,15 @@ class LocalStore:
     def open_reader(self) -> "LocalReader":
         """Reads files through its own descriptors."""
         return LocalReader()
+
+
+def _file(entry: os.DirEntry[str], name: str) -> ObjectInfo | None:
+    """The file; None where it has gone since its folder was read, as what others write aside does."""
+    try:
+        facts = entry.stat()
+    except FileNotFoundError:
+        return None
+    return ObjectInfo(entry.path, name, facts.st_size, file_version(facts), int(facts.st_mtime))
 
 
 class LocalReader:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +171,14 @@ def test_a_pipe_is_no_file(folder: Path) -> None:
 def test_a_web_server_says_that_it_has_no_listing() -> None:
     with pytest.raises(Unsupported, match="no listing"):
         list_below(open_store(parse_source("https://127.0.0.1/model/")))
+
+
+def test_what_goes_away_while_a_folder_is_listed_is_not_there(tmp_path: Path) -> None:
+    for name in ("a", "b.part", "c/d", "e"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    found = local(tmp_path).list_below()
+    names = [next(found).name]  # the folder has been read by now
+    (tmp_path / "b.part").unlink()
+    shutil.rmtree(tmp_path / "c")
+    assert names + [item.name for item in found] == ["a", "e"]
