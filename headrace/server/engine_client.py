@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from headrace.ipc.messages import (
 )
 from headrace.ipc.timeline import Timeline
 from headrace.server.errors import ApiError, unavailable
+from headrace.server.in_flight import InFlight
 from headrace.server.metrics import AnswerMeter
 from headrace.server.progress import ProgressMeter
 from headrace.server.refusals import (
@@ -121,9 +121,7 @@ class EngineClient:
         self._build_model = build_model
         self._queue_while_loading = queue_while_loading
         self._queue_timeout_s = queue_timeout_s
-        self._streams: dict[str, TokenStream] = {}
-        self._expiries: list[asyncio.TimerHandle] = []
-        self._flushes: deque[asyncio.Future[CacheFlushed]] = deque()
+        self._in_flight = InFlight()
         self._admitted = 0
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -181,13 +179,8 @@ class EngineClient:
         self.model = self.max_total_tokens = self.ready = None
         self.load = EngineLoad()
         self.progress = ProgressMeter()
-        self._cancel_expiries()
-        flushes, self._flushes = self._flushes, deque()
-        for flush in flushes:
-            if not flush.done():
-                flush.set_exception(answer)
         self.weights.lose(answer)
-        self._fail_streams(answer)
+        self._in_flight.lose(answer)
         self._tell()
 
     def await_restart(self, restart: Restart) -> None:
@@ -221,8 +214,8 @@ class EngineClient:
         latest = self.progress.latest
         if self.ready is None:
             arrived = 0 < latest.bytes_total <= latest.bytes_done
-            return latest.phase == WARMING_UP or (arrived and bool(self._streams))
-        return bool(self._streams or self._flushes or self.weights.is_changing)
+            return latest.phase == WARMING_UP or (arrived and bool(self._in_flight))
+        return bool(self._in_flight) or self.weights.is_changing
 
     @property
     def retry_after_s(self) -> int:
@@ -299,7 +292,7 @@ class EngineClient:
         """Admit nothing more, and let go of those that still wait for the load. Running requests go on."""
         self.draining = True
         if self.ready is None:
-            self._fail_streams(shutting_down())
+            self._in_flight.fail_generations(shutting_down())
         self._tell()
 
     # ---- generations
@@ -323,24 +316,20 @@ class EngineClient:
         stream = TokenStream([generate.rid for generate in generates], self._end, meter)
         for generate in generates:
             self._refuse_if_failed()
-            self._streams[generate.rid] = stream
+            self._in_flight.add(generate.rid, stream)
             if not self._send(generate):
                 stream.__exit__(None, None, None)
                 raise engine_gone()
         if self.ready is None and load_until_s is not None:
-            self._expiries.append(self._loop.call_at(load_until_s, self._expire, stream))
+            self._in_flight.expire_at(load_until_s, lambda: self._expire(stream))
         return stream
 
     async def flush_cache(self) -> CacheFlushed:
         """Have the engine empty its prefix cache; what it says. Raises ApiError 503, 500 if it is gone."""
         self._refuse_if_failed()
-        answer = asyncio.get_running_loop().create_future()
         if not self._send(FlushCache()):
             raise engine_gone()
-        # An asker who leaves keeps the place: the engine's answers come in the order of the questions.
-        self._flushes.append(answer)
-        flushed: CacheFlushed = await answer
-        return flushed
+        return await self._in_flight.ask_to_flush()
 
     async def change_weights(self, asked: UpdateWeights | ReleaseMemory | ResumeMemory) -> WeightsAnswer:
         """Have the engine change its weights, or what of them is in memory; what it says.
@@ -356,7 +345,7 @@ class EngineClient:
         return answer.result()
 
     def _end(self, rid: str, abort: bool) -> None:
-        self._streams.pop(rid, None)
+        self._in_flight.forget(rid)
         if abort:
             self._send(Abort(rid))  # an engine that is gone has forgotten it anyway
 
@@ -366,20 +355,15 @@ class EngineClient:
         """Take a message from the engine."""
         self.messages += 1
         match message:
-            case StepOutput(outputs):
+            case StepOutput():
                 self.steps += 1
-                for output in outputs:
-                    if stream := self._streams.get(output.rid):
-                        stream.put(output)
+                self._in_flight.put(message)
             case EngineLoad():
                 self.load = message
             case RequestFailed(rid, status, code, text):
-                if stream := self._streams.get(rid):
-                    stream.fail(rid, refusal(status, code, text))
+                self._in_flight.fail(rid, refusal(status, code, text))
             case CacheFlushed():
-                flush = self._flushes.popleft()
-                if not flush.done():
-                    flush.set_result(message)
+                self._in_flight.flushed(message)
             case WeightsAnswer():
                 self.model_uri = message.model
                 self.weights.take(message)
@@ -401,7 +385,7 @@ class EngineClient:
                 self.ever_ready = True
                 self.max_total_tokens = message.max_total_tokens
                 self.restart = None
-                self._cancel_expiries()
+                self._in_flight.cancel_expiries()
                 self._tell()
             case LoadFailed(error, text, remedy):
                 self._break(EngineFailed(text, remedy=remedy), passing=passes(error))
@@ -431,21 +415,10 @@ class EngineClient:
         if not self.fault.done():
             self.fault.set_result(Fault(error, passing))
 
-    def _fail_streams(self, error: ApiError) -> None:
-        streams, self._streams = self._streams, {}
-        for rid, stream in streams.items():
-            stream.fail(rid, error)
-
-    def _expire(self, expired: TokenStream) -> None:
-        for rid, stream in list(self._streams.items()):
-            if stream is expired:
-                stream.fail(rid, self._still_loading())
-                self._send(Abort(rid))
-
-    def _cancel_expiries(self) -> None:
-        for expiry in self._expiries:
-            expiry.cancel()
-        self._expiries.clear()
+    def _expire(self, stream: TokenStream) -> None:
+        for rid in self._in_flight.rids_of(stream):
+            self._in_flight.fail(rid, self._still_loading())
+            self._send(Abort(rid))
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -46,11 +46,10 @@ class EngineLink:
         return self.ended.done()
 
     async def stop(self, timeout_s: float) -> None:
-        """Tell it to end and give it so long to do so; `EngineProcess.kill` is left to the caller."""
+        """Tell it to end and give it so long to do so; `mute` and `EngineProcess.kill` are left to the caller."""
         self.send(Stop())
         self.process.close_stdin()
         await self.until_ended(timeout_s)
-        self.mute()
 
     async def kill(self) -> None:
         """End the process, whatever it does, and hear nothing more of it; then nothing of it is left."""

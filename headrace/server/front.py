@@ -78,8 +78,11 @@ def serve(
             supervisor.run(first_engine, engine_started_s, timeline)
         )
         await asyncio.sleep(0)  # the channel is open before anything else is done
-        with tracing_of(options, client) as tracing:
-            return await _serve(options, listener, client, supervisor, supervising, signals, tracing)
+        try:
+            with tracing_of(options, client) as tracing:
+                return await _serve(options, listener, client, supervisor, supervising, signals, tracing)
+        finally:
+            supervisor.close()
 
     try:
         return asyncio.run(run())

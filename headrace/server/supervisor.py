@@ -97,6 +97,11 @@ class Supervisor:
         if self._link is not None:
             await self._link.stop(ENGINE_END_S)
 
+    def close(self) -> None:
+        """Close the channel, whatever became of the engine at its other end."""
+        if self._link is not None:
+            self._link.mute()
+
     async def _serve_with(
         self, process: EngineProcess, started_s: float, timeline: Timeline
     ) -> tuple[Fault, float]:
