@@ -163,8 +163,8 @@ class TensorStream:
                     rate_limit_mb_s=rate_limit_mb_s,
                     **options,
                 )
-                # Whoever forgets it, open, would leave threads that wait for room for ever.
-                weakref.finalize(self, self._transfer.abandon).atexit = False
+            # Whoever forgets it, open, would leave threads that wait for room for ever.
+            weakref.finalize(self, self._transfer.abandon).atexit = False
         except BaseException:
             opened.close()
             if self._verifier is not None:

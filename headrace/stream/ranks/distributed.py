@@ -30,6 +30,7 @@ from headrace.stream.ranks.share import TicketShare, is_direct, reading_plan, sl
 from headrace.stream.ranks.wants import pieces_of, uncut
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.budget import ConnectionBudget
+from headrace.stream.transfer.crew import Abandonment
 from headrace.stream.transfer.ledger import Ledger
 from headrace.stream.transfer.progress import Progress
 from headrace.stream.transfer.seams import Buffers, Gate, Verifier
@@ -123,6 +124,9 @@ class DistributedTransfer:
     A rank that has everything takes no further chunk but completes those that it is reading, since others may
     want them: `wait`, and the end of `finished_groups`, last until then. What happens to others after that is
     not its failure any more.
+
+    Attributes:
+        abandon: cancels it soon; see Transfer.
     """
 
     def __init__(
@@ -160,7 +164,14 @@ class DistributedTransfer:
         self._final: Progress | None = None
         self._kept = threading.Lock()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._links = Links(machine.links, self._received, self._lost, silence_timeout_s)
+        abandonment = Abandonment()
+        self.abandon = abandonment.tell
+
+        def end_if_abandoned() -> None:
+            if abandonment.told:
+                self.cancel()
+
+        self._links = Links(machine.links, self._received, self._lost, silence_timeout_s, end_if_abandoned)
         try:
             self._reading = Transfer(
                 reading_plan(machine.plan, self._wanted, self._direct),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.stream.ranks.messages import LARGEST_PACKET, Alive, Leaving, Message, decode, encode
 
+_TICK_S = 1.0
 _BEATS = 8  # signs of life within the time after which silence is an end
 
 
@@ -56,14 +57,16 @@ class Links:
         received: Callable[[int, Message], None],
         lost: Callable[[int, str], None],
         silence_timeout_s: float,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         received: told each message and the place that it came from, by the thread that runs.
         lost: told the rank that ended before it said that it leaves, and how that showed.
         silence_timeout_s: how long another may give no sign of life.
+        tick: called about once a second by the thread that runs.
         """
         self._links, self._received, self._lost = dict(links), received, lost
-        self._silence_timeout_s = silence_timeout_s
+        self._silence_timeout_s, self._tick = silence_timeout_s, tick
         self._stopped = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -107,13 +110,15 @@ class Links:
                 if (now := time.monotonic()) >= next_beat_s:
                     self.tell_all(Alive())
                     next_beat_s = now + beat_s
-                ready = {key.data for key, _ in selector.select(next_beat_s - now) if key.data is not None}
+                wait_s = min(next_beat_s - now, _TICK_S)
+                ready = {key.data for key, _ in selector.select(wait_s) if key.data is not None}
                 for place in ready:
                     if (cause := self._receive(place)) is not None:
                         self._unregister(selector, place)
                         if not self._links[place].left:
                             self._lost(self._links[place].rank, cause)
                 self._judge_silence()
+                self._tick()
 
     def close(self) -> None:
         """Close all. Nobody may send or run any more."""

@@ -285,13 +285,15 @@ def test_going_on_after_the_end_is_an_error_and_not_memory_that_was_given_up(
         next(tensors)
 
 
-def test_a_streamer_that_is_forgotten_ends_its_threads(server: FaultServer) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_streamer_that_is_forgotten_ends_its_threads(server: FaultServer, shared: bool) -> None:
     path = put(server, "model.safetensors", {f"t{at}": content("U8", (5000,), at) for at in range(6)})
     before = set(threading.enumerate())
 
     def forget() -> list[threading.Thread]:
         streamer = SafetensorsStreamer()
-        streamer.stream_file(path, credentials_of(server), memory_limit=5000)  # the next waits for room
+        # The next waits for room. Without a group a shared load is one like any other.
+        streamer.stream_file(path, credentials_of(server), is_distributed=shared, memory_limit=5000)
         next(streamer.get_tensors())
         return [t for t in set(threading.enumerate()) - before if t.name.startswith("fetch")]
 

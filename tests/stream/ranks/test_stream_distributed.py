@@ -330,6 +330,23 @@ def test_cancelling_on_one_rank_ends_all(server: FaultServer) -> None:
     assert isinstance(second, Cancelled)
 
 
+def test_a_rank_that_forgets_its_load_ends_that_of_the_others(server: FaultServer) -> None:
+    """It takes nothing more, so that chunks would wait for it for ever."""
+
+    def work(group: ThreadGroup) -> None:
+        if group.rank == 0:
+            start(server, group, whole()).transfer.wait()
+            return
+        load = start(server, group, whole(), gate=MemoryGate([TENSOR] * COUNT, TENSOR))
+        next(load.transfer.finished_groups())
+        load.transfer.abandon()
+
+    first, second = outcomes(2, work)
+    assert isinstance(first, PeerFailed)
+    assert str(first) == "Rank 1 of the distributed load could not go on: its load was cancelled."
+    assert second is None
+
+
 def test_cancelling_after_the_end_changes_nothing(server: FaultServer) -> None:
     def work(group: ThreadGroup) -> None:
         load = start(server, group, whole())
