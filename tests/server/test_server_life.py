@@ -32,14 +32,16 @@ class Served:
         temporary: its temporary directory, which must be empty when it has ended.
     """
 
-    def __init__(self, temporary: Path, model: str, **changes: object) -> None:
+    def __init__(
+        self, temporary: Path, model: str, *, first_restart_s: float = 0.1, **changes: object
+    ) -> None:
         self.temporary = temporary
         options = msgspec.structs.replace(OPTIONS, engine=EngineOptions(model=model), port=0, **changes)
         self.process = subprocess.Popen(
             [*COMMAND, msgspec.json.encode(options).decode()],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(temporary)},
+            env={**os.environ, "TMPDIR": str(temporary), "FIRST_RESTART_S": str(first_restart_s)},
         )
         self.lines: list[str] = []
         self._more = threading.Condition()
