@@ -15,6 +15,7 @@ from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.library.arguments import path_text
 from headrace.stream.library.indexing import Index, Ranges, Region, region_of
 from headrace.stream.library.load import open_whole_model
+from headrace.stream.library.memory_room import check_room, memory_room
 from headrace.stream.library.opening import Opened
 from headrace.stream.library.tensor_memory import allocate
 from headrace.stream.library.tensors import (
@@ -78,6 +79,7 @@ class LazyTensor:
 
         Raises:
             BadIndex: an index that the tensor does not have (an IndexError too).
+            NotEnoughMemory: the machine has not the memory for it.
             StoreError: it could not be read.
         """
         return self._checkpoint._read(self._shard, self.name, index)
@@ -167,7 +169,10 @@ class LazyCheckpoint(Mapping[str, LazyTensor]):
         check_dimensions(self._framework, [(name, info.shape)])
         reading = reading_of(info, region_of(index, info.shape, name), shard)
         placement = reading.placement
-        memory = allocate(placed_bytes(placement))
+        size = placed_bytes(placement)
+        if size > DEFAULT_CHUNK_BYTES:
+            check_room(size, name, memory_room(), "Read fewer rows at once.")
+        memory = allocate(size)
         if placement.columns is not None or placement.end - placement.start > DEFAULT_CHUNK_BYTES:
             self._transfer(placement, memory.data)
         elif memory.size:

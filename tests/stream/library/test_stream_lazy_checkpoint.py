@@ -19,6 +19,7 @@ from headrace import Changed, HeadraceError, open_checkpoint
 from headrace.source.files import INDEX_NAME
 from headrace.stream.library.lazy_checkpoint import CheckpointClosed, LazyCheckpoint
 from headrace.stream.library.load import TensorTwice
+from headrace.stream.library.memory_room import NotEnoughMemory
 from headrace.stream.library.tensors import BadFramework
 from headrace.stream.select import BadSlice
 from tests.faults import server as faults
@@ -343,3 +344,16 @@ def test_a_checkpoint_shows_where_it_is_and_cannot_be_pickled(server: FaultServe
             with pytest.raises(TypeError, match="open it in each process"):
                 pickle.dumps(kept)
     assert repr(checkpoint) == f"LazyCheckpoint('{FOLDER}', 1 tensors, closed)"
+
+
+def test_a_tensor_that_the_machine_has_no_memory_for_is_refused_and_its_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    size = 1 << 40
+    header = b'{"w":{"dtype":"U8","shape":[1048576,1048576],"data_offsets":[0,%d]}}' % size
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)  # of which nothing takes room on the disk
+    with open_checkpoint(path, framework="numpy") as checkpoint:
+        with pytest.raises(NotEnoughMemory, match=r"w: 1,099,511,627,776 bytes .* Read fewer rows at once"):
+            checkpoint["w"][...]
+        assert checkpoint["w"][-1].shape == (1048576,)
