@@ -164,8 +164,8 @@ def _pull(chosen: Sequence[FoundFile], record: PullRecord, watch: Watch) -> Pull
         raise
     for reader in pool.take_readers():
         reader.close()
-    fetched = tuple(file.path for file in missing)
-    return Pulled(fetched, tuple(file.path for file in chosen if file.path not in set(fetched)))
+    fetched = dict.fromkeys(file.path for file in missing)
+    return Pulled(tuple(fetched), tuple(file.path for file in chosen if file.path not in fetched))
 
 
 def _fetch(reader: Reader, item: ObjectInfo, file: FoundFile, record: PullRecord, watch: Watch) -> None:
