@@ -55,7 +55,14 @@ class Do:
     act: Callable[[], object]
 
 
-Event = FrontMessage | Pass | Do
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Let the engine go on until something is so."""
+
+    condition: Callable[[], bool]
+
+
+Event = FrontMessage | Pass | Do | Until
 
 
 class GatedStore:
@@ -147,8 +154,13 @@ class Script:
             if self._store is not None:
                 self._store.let(None)
             return None
+        first = self._events[0]
+        if isinstance(first, Until) and not first.condition():
+            return None
         event = self._events.popleft()
         match event:
+            case Until():
+                pass
             case Pass(count):
                 assert self._store is not None
                 self._store.let(count)
@@ -160,7 +172,7 @@ class Script:
 
     def messages_left(self) -> list[FrontMessage]:
         """Those that the load did not last long enough for."""
-        return [event for event in self._events if not isinstance(event, Pass | Do)]
+        return [event for event in self._events if not isinstance(event, Pass | Do | Until)]
 
 
 @dataclass(slots=True)

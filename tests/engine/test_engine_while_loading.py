@@ -15,13 +15,16 @@ import torch
 from transformers import PreTrainedModel
 
 from headrace.engine import load as begun
-from headrace.engine import memory_views, startup
+from headrace.engine import startup
 from headrace.engine.device import BadDevice
+from headrace.engine.engine import Engine
 from headrace.engine.inbox import Stopped
+from headrace.engine.while_loading import compute_while_loading
 from headrace.ipc.messages import (
     Abort,
     Accepting,
     CacheFlushed,
+    EngineMessage,
     FlushCache,
     FrontMessage,
     Generate,
@@ -34,7 +37,6 @@ from headrace.ipc.messages import (
     Stop,
 )
 from headrace.ipc.options import EngineOptions, LoadConfig
-from headrace.models.batch import KVCache
 from headrace.models.registry import FAMILIES
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
@@ -48,6 +50,7 @@ from tests.engine.loading import (
     GatedStore,
     Pass,
     Script,
+    Until,
     gated_store,
     is_weight,
     load,
@@ -141,15 +144,20 @@ def test_a_token_that_needs_no_more_bytes_is_kept_until_all_are_there(tmp_path: 
         store.hold = lambda span: end - 40_000 <= span[1] < end
         store.let(None)
         sent: list[type] = []
-        settle = [Do(lambda: None)] * 200
 
         def look() -> None:
             sent.extend(type(message) for message in script.sent)
             store.hold = lambda span: False
             store.look_again()
 
-        script = Script([generate("a", ids), *settle, generate("b", late), *settle, Do(look)], store)
-        loaded = load(URI, script, store)
+        with caught_engine() as engines:
+
+            def steps(count: int) -> Until:
+                return Until(lambda: engines[0].scheduler.step_count >= count)
+
+            script = Script([generate("a", ids), steps(1), generate("b", late), steps(3), Do(look)], store)
+            loaded = load(URI, script, store)
+    assert sent
     assert StepOutput not in sent
     first = [output.rid for output in loaded.outputs]
     assert first.count("a") > 1  # it went on meanwhile
@@ -192,58 +200,52 @@ def test_bytes_that_turn_out_wrong_in_the_end_let_no_token_out(store: GatedStore
 
 
 @contextmanager
-def caught_cache() -> Iterator[list[KVCache]]:
-    """The KV caches that are made meanwhile."""
-    caches: list[KVCache] = []
-    make_cache = memory_views.make_cache
+def caught_engine() -> Iterator[list[Engine]]:
+    """The engines that are made meanwhile, as soon as they look for messages."""
+    engines: list[Engine] = []
 
-    def make(*arguments: Any) -> KVCache:
-        caches.append(make_cache(*arguments))
-        return caches[-1]
+    def caught(engine: Engine, *others: Any) -> list[EngineMessage]:
+        engines.append(engine)
+        return compute_while_loading(engine, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_views, "make_cache", make)
-        yield caches
+        patch.setattr(startup, "compute_while_loading", caught)
+        yield engines
 
 
 def test_a_layer_is_computed_when_its_own_bytes_are_there(folder: Path, store: GatedStore) -> None:
-    held: list[str] = []
     spans = tensor_spans(folder)
-
-    def hold(span: tuple[int, int]) -> bool:
-        return any(
-            span[0] < end and start <= span[1]
-            for name, (start, end) in spans.items()
-            if name.startswith(tuple(held))
-        )
-
-    store.hold = hold
+    first_bytes = [
+        min(start for name, (start, _) in spans.items() if name.startswith(f"model.layers.{layer}."))
+        for layer in range(3)
+    ]
     store.let(None)  # but what is held
     computed: list[list[bool]] = []
 
-    with caught_cache() as caches:
+    with caught_engine() as engines:
 
-        def look() -> None:
-            computed.append([bool(keys.any()) for keys in caches[0].keys])
+        def layers() -> list[bool]:
+            return [bool(keys.any()) for keys in engines[0].runner._cache.keys]
 
-        def free(*names: str) -> Do:
+        def free_until(byte: int) -> Do:
             def act() -> None:
-                held[:] = names
+                store.hold = lambda span: span[0] >= byte
                 store.look_again()
 
             return Do(act)
 
-        # What straddles two layers is held with the later one, so each is freed two behind.
-        held[:] = ["model.layers.1.", "model.layers.2.", "model.norm"]
-        settle = [Do(lambda: None)] * 60
-        events: list[Event] = [generate("a", prompt(20)), *settle, Do(look)]
-        events += [free("model.layers.2.", "model.norm"), *settle, Do(look)]
-        events += [free("model.norm"), *settle, Do(look), free()]
+        def computed_at_least(count: int) -> Until:
+            return Until(lambda: sum(layers()) >= count)
+
+        events: list[Event] = [generate("a", prompt(20))]
+        for count, next_byte in zip(
+            (1, 2, 3), (*first_bytes[2:], spans["model.norm.weight"][0], 1 << 30), strict=True
+        ):
+            events.append(computed_at_least(count))
+            events += [Do(lambda: computed.append(layers())), free_until(next_byte)]
+        store.hold = lambda span: span[0] >= first_bytes[1]
         loaded = load(URI, events, store)
-    assert computed[0][2] is False
-    assert [sum(layers) for layers in computed] == sorted(sum(layers) for layers in computed)
-    assert sum(computed[0]) < 3
-    assert sum(computed[-1]) == 3
+    assert computed == [[True, False, False], [True, True, False], [True, True, True]]
     assert loaded.finish()["a"].tokens == alone(folder, prompt(20))
 
 
