@@ -3,6 +3,7 @@
 import json
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +22,12 @@ def kill(engine: psutil.Process) -> None:
     """Kill it and wait until it is gone."""
     engine.kill()
     engine.wait(60)
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Every thread of it stands still."""
+    stats = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def until_said(server: Server, text: str) -> None:
@@ -134,6 +141,7 @@ def test_a_front_that_is_killed_takes_even_an_engine_along_that_is_stopped(
         engine = server.engine()
         with begun_stream(server):
             engine.send_signal(signal.SIGSTOP)
+            until(lambda: is_stopped(engine), "an engine none of whose threads runs")
             server.signal(signal.SIGKILL)
             assert server.wait() == -signal.SIGKILL
             until(lambda: not place.processes(), "the end of all processes")
