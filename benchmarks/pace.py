@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
-from headrace.store.s3 import S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.transfer.transfer import Transfer
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from headrace.demo.store import Tls
 from headrace.source.uri import ModelSource, parse_source
-from headrace.store.azure_connection import AzureConnection
-from headrace.store.azure_connection_string import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from headrace.store.azure_settings import resolve_azure_settings
+from headrace.store.azure.connection import AzureConnection
+from headrace.store.azure.connection_string import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from headrace.store.azure.settings import resolve_azure_settings
 from headrace.store.errors import StoreError
 from tests.downloads import installed_from_npm, node
 

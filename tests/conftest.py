@@ -11,9 +11,9 @@ from hypothesis import is_hypothesis_test
 from headrace.demo.model import prepare_smollm2
 from headrace.demo.store import SeaweedStore, Tls, start_store
 from headrace.source.uri import parse_source
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 from tests.downloads import cached_folder
 from tests.identities import NOBODY, READER
 from tests.profiles import use_profile

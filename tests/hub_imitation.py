@@ -1,7 +1,7 @@
 """A hub on loopback, as far as its HTTP API is asked, with a second server that its large files lie on.
 
 Shaped after what the hub answers: files in LFS lead to signed addresses of another host, others to a relative address;
-huggingface_hub itself reads from it in tests/store/test_store_hub_reference.py.
+huggingface_hub itself reads from it in tests/store/hub/test_store_hub_reference.py.
 """
 
 import hashlib

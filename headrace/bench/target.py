@@ -8,11 +8,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from headrace.bench.scene import Object, Scene
 from headrace.store.errors import Unsupported
-from headrace.store.trust import resolve_trust
+from headrace.store.http.trust import resolve_trust
 
 if TYPE_CHECKING:
-    from headrace.store.s3_address import S3Address
-    from headrace.store.s3_settings import S3Settings
+    from headrace.store.s3.address import S3Address
+    from headrace.store.s3.settings import S3Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def find_target(text: str) -> Target:
 
     Raises HeadraceError: the name, the store or the files are not as they must be.
     """
-    from headrace.store.s3 import S3Store
+    from headrace.store.s3.store import S3Store
     from headrace.stream.library.opening import open_model
 
     opened = open_model(text, None)

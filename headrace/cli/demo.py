@@ -95,8 +95,8 @@ def fill_store(store: "SeaweedStore") -> None:
     from headrace.cli.push import push_folder, read_folder
     from headrace.source.uri import parse_source
     from headrace.store.errors import NotFound
-    from headrace.store.s3 import S3Store
-    from headrace.store.s3_settings import resolve_s3_settings
+    from headrace.store.s3.settings import resolve_s3_settings
+    from headrace.store.s3.store import S3Store
 
     destination = parse_source(MODEL_URI)
     settings = resolve_s3_settings(store.environment())

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.source.models_below import models_below
     from headrace.source.uri import parse_source
     from headrace.store.base import Store, open_store
-    from headrace.store.local import LocalStore
+    from headrace.store.local.store import LocalStore
     from headrace.stream.checkpoint.headers import list_model
     from headrace.stream.checkpoint.model_listing import list_all_below
 

@@ -17,9 +17,9 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.source.uri import ModelSource
-    from headrace.store.s3_settings import S3Settings
-    from headrace.store.upload import UploadResult
-    from headrace.store.upload_plan import FolderFiles
+    from headrace.store.s3.settings import S3Settings
+    from headrace.store.upload.plan import FolderFiles
+    from headrace.store.upload.upload import UploadResult
 
 DESCRIPTION = """\
 Upload a model folder to an object store. Files that are there already with the same size and checksum are
@@ -126,7 +126,7 @@ def parse_destination(text: str) -> "ModelSource":
     Raises UsageError for what is no URI, BadSource for stores that are not supported (yet).
     """
     from headrace.source.uri import parse_folder_to_be, parse_source
-    from headrace.store.uploader import can_be_written
+    from headrace.store.upload.uploader import can_be_written
 
     scheme, separator, _ = text.partition("://")
     if scheme.lower() == "file" if separator else text.startswith(("/", "./", "../", "~")):
@@ -160,7 +160,7 @@ def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
 
     Raises NotAModel if it holds no model that could be served; HeadraceError if it cannot be read.
     """
-    from headrace.store.upload_plan import find_files
+    from headrace.store.upload.plan import find_files
 
     if not folder.is_dir():
         raise HeadraceError(
@@ -195,7 +195,7 @@ def push_folder(
 
     Raises HeadraceError.
     """
-    from headrace.store.upload import upload_files
+    from headrace.store.upload.upload import upload_files
 
     total = sum(file.size_bytes for file in found.files)
     with _progress(total, show) as on_bytes:
@@ -211,7 +211,7 @@ def push_folder(
 
 def _check_weights(folder: Path, found: "FolderFiles") -> None:
     """What --force lets pass may have nothing that a manifest could be of. Raises NotAModel."""
-    from headrace.store.upload_manifest import is_weight
+    from headrace.store.upload.manifest import is_weight
 
     if not any(is_weight(file.name) for file in found.files):
         raise NotAModel(

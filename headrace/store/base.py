@@ -155,29 +155,29 @@ def refuse_odd_name(name: str, uri: str) -> None:
 def open_store(source: ModelSource) -> Store:
     """The store that a source names. Raises StoreError for settings that cannot work."""
     if source.scheme == "file":
-        from headrace.store.local import LocalStore
+        from headrace.store.local.store import LocalStore
 
         return LocalStore(source)
     if source.is_web:
-        from headrace.store.http_objects import HttpStore
-        from headrace.store.web_settings import resolve_web_settings
+        from headrace.store.web.settings import resolve_web_settings
+        from headrace.store.web.store import HttpStore
 
         return HttpStore(source, resolve_web_settings())
     if source.scheme == "gs":
-        from headrace.store.gcs import GcsStore
-        from headrace.store.gcs_settings import resolve_gcs_settings
+        from headrace.store.gcs.settings import resolve_gcs_settings
+        from headrace.store.gcs.store import GcsStore
 
         return GcsStore(source, resolve_gcs_settings())
     if source.scheme == "az":
-        from headrace.store.azure import AzureStore
-        from headrace.store.azure_settings import resolve_azure_settings
+        from headrace.store.azure.settings import resolve_azure_settings
+        from headrace.store.azure.store import AzureStore
 
         return AzureStore(source, resolve_azure_settings(source))
     if source.scheme == "hf":
-        from headrace.store.hub_open import open_hub
+        from headrace.store.hub.open import open_hub
 
         return open_hub(source)
-    from headrace.store.s3 import S3Store
-    from headrace.store.s3_settings import resolve_s3_settings
+    from headrace.store.s3.settings import resolve_s3_settings
+    from headrace.store.s3.store import S3Store
 
     return S3Store(source, resolve_s3_settings())

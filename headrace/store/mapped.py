@@ -9,7 +9,7 @@ import os
 
 from headrace.source.objects import ObjectInfo
 from headrace.store.errors import Changed, Unsupported
-from headrace.store.local_file import AGAIN, changed_file, file_error, file_version
+from headrace.store.local.file import AGAIN, changed_file, file_error, file_version
 
 # f_type of statfs(2), from linux/magic.h and the file systems' own sources. Pages of these come over a network,
 # or from a process: an error on the way is a SIGBUS, and what another machine writes may show or not.

@@ -3,9 +3,9 @@
 import threading
 
 from headrace.source.web_address import WebAddress
-from headrace.store.connect import endpoint_of
-from headrace.store.http import HttpConnection
-from headrace.store.trust import Trust
+from headrace.store.http.connect import endpoint_of
+from headrace.store.http.connection import HttpConnection
+from headrace.store.http.trust import Trust
 
 _MOST_ORIGINS = 4
 

@@ -17,9 +17,9 @@ from headrace.cli.main import main
 from headrace.cli.parser import UsageError
 from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_source
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 
 LOADER_FIELDS = {
     "gb_per_s",

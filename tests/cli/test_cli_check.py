@@ -10,8 +10,8 @@ import pytest
 from headrace.cli.main import main
 from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_source
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
 from tests.identities import NOBODY
 from tests.tiny_models import make_tiny, save_checkpoint
 

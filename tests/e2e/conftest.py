@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_source
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 from tests.e2e.serving import Server, serving
 from tests.tiny_models import in_dtype, make_tiny, save_checkpoint
 

@@ -12,8 +12,8 @@ import torch
 
 import headrace
 from headrace.demo.store import Identity, SeaweedStore, new_identity, start_store
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
 from tests.e2e import broken_models as broken
 from tests.e2e.serving import Ended, free_port, run_to_its_end, serving
 

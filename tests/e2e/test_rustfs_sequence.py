@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.store import SeaweedStore
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
 from tests.e2e.serving import Server, free_port, surroundings
 
 AWS = Path(sys.executable).parent / "aws"

@@ -3,8 +3,8 @@
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Target
-from headrace.store.s3 import S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from tests.faults.server import FaultServer
 
 SECRET = "scripted-secret-key-0123456789"

@@ -32,9 +32,9 @@ from headrace.store.errors import (
     Unreachable,
     Unsupported,
 )
-from headrace.store.http_objects import HttpReader, HttpStore
-from headrace.store.redirects import MAX_REDIRECTS
-from headrace.store.web_settings import resolve_web_settings
+from headrace.store.http.redirects import MAX_REDIRECTS
+from headrace.store.web.settings import resolve_web_settings
+from headrace.store.web.store import HttpReader, HttpStore
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.retry import RetryPolicy, persistently
 from headrace.stream.transfer.transfer import Transfer

@@ -22,8 +22,8 @@ from headrace.store.errors import (
     Unsupported,
     WrongRegion,
 )
-from headrace.store.http import MAX_HEAD_BYTES
-from headrace.store.s3 import S3Reader
+from headrace.store.http.connection import MAX_HEAD_BYTES
+from headrace.store.s3.store import S3Reader
 from headrace.stream.retry import RetryPolicy, persistently
 from tests.faults import server as faults
 from tests.faults.opening import SECRET, STALL_TIMEOUT_S, only_object, store_of, target_of

@@ -13,8 +13,8 @@ import pytest
 from headrace.demo.store import Tls
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
-from headrace.store.s3 import S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.budget import ConnectionBudget

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.store import Tls
-from headrace.store.http_objects import HttpStore
-from headrace.store.s3 import S3Store
+from headrace.store.s3.store import S3Store
+from headrace.store.web.store import HttpStore
 from headrace.stream import restart
 from headrace.stream.retry import RetryPolicy
 from tests.faults.server import FaultServer

@@ -17,8 +17,8 @@ from headrace.store.errors import (
     TransientError,
     Unreachable,
 )
-from headrace.store.s3 import S3Reader, S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Reader, S3Store
 from headrace.stream.plan import Placement, ReadPlan, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.pace import Pace

@@ -4,8 +4,8 @@ import random
 
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
-from headrace.store.hub import HubStore
-from headrace.store.hub_settings import resolve_hub_settings
+from headrace.store.hub.settings import resolve_hub_settings
+from headrace.store.hub.store import HubStore
 from tests.hub_imitation import Hub
 
 NAME = "org/qwen"

@@ -10,8 +10,8 @@ from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
 from headrace.store.errors import Changed
-from headrace.store.local import LocalStore
-from headrace.store.s3 import S3Store
+from headrace.store.local.store import LocalStore
+from headrace.store.s3.store import S3Store
 from headrace.store.versions import utc_text, version_text
 from tests.faults import server as faults
 from tests.faults.opening import store_of

@@ -13,7 +13,7 @@ from headrace.cli.main import main
 from headrace.source.uri import parse_source
 from headrace.store.base import list_below, open_store
 from headrace.store.errors import AccessDenied, NotFound, StoreError, Unsupported
-from headrace.store.local import LocalStore
+from headrace.store.local.store import LocalStore
 from tests.faults.opening import store_of
 from tests.faults.server import FaultServer, Stored, error_answer, fault_server
 

@@ -12,9 +12,9 @@ import pytest
 from headrace.source.uri import parse_source
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import AccessDenied, Changed, NotFound, StoreError, TransientError, Unsupported
-from headrace.store.http_objects import HttpStore
-from headrace.store.local import LocalStore
-from headrace.store.web_settings import resolve_web_settings
+from headrace.store.local.store import LocalStore
+from headrace.store.web.settings import resolve_web_settings
+from headrace.store.web.store import HttpStore
 from tests.faults import server as faults
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import Behaviour, FaultServer, Stored, fault_server
@@ -152,15 +152,15 @@ def test_a_name_that_leads_out_of_the_prefix_is_never_asked_for(
     assert server.log == []
 
 
-@pytest.mark.parametrize("module", ["s3", "http_objects"])
+@pytest.mark.parametrize("kind", ["s3", "web"])
 def test_a_server_that_says_nothing_is_given_up_sooner_than_in_the_middle_of_a_load(
-    module: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    kind: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"headrace.store.{module}.FIRST_STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(f"headrace.store.{kind}.store.FIRST_STALL_TIMEOUT_S", 0.2)
     source = parse_source(f"{server.url}/bucket/model")
     store = (
         HttpStore(source, resolve_web_settings({}), stall_timeout_s=0.5)
-        if module == "http_objects"
+        if kind == "web"
         else store_of(server, stall_timeout_s=0.5)
     )
     item = store.look_up(NAME, 10).item

@@ -10,7 +10,7 @@ from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store import mapped
 from headrace.store.errors import Changed, NotFound, Unsupported
-from headrace.store.local import LocalStore
+from headrace.store.local.store import LocalStore
 from headrace.store.mapped import file_system_kind, map_object
 
 DATA = bytes(range(256)) * 64

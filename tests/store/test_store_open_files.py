@@ -10,8 +10,8 @@ import pytest
 from headrace import load_file
 from headrace.source.uri import parse_object
 from headrace.store.base import open_store, read_range
-from headrace.store.connect import endpoint_of, open_socket
 from headrace.store.errors import TransientError
+from headrace.store.http.connect import endpoint_of, open_socket
 from tests.faults.opening import only_object, store_of
 from tests.faults.server import fault_server
 from tests.stream.safetensors_files import content, file_of

@@ -9,10 +9,10 @@ from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_object
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import AccessDenied, Changed, StoreError
-from headrace.store.http_objects import HttpStore
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.web_settings import resolve_web_settings
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.web.settings import resolve_web_settings
+from headrace.store.web.store import HttpStore
 
 DATA = random.Random(12).randbytes(100_000)
 NAME = "model 1+2.safetensors"

@@ -13,10 +13,10 @@ from headrace.source.uri import parse_source
 from headrace.store.base import read_range
 from headrace.store.crc import CRC32, CRC32C, CRC64NVME, Crc
 from headrace.store.errors import AccessDenied, Changed, TransientError
-from headrace.store.local import LocalStore
-from headrace.store.s3 import S3Store
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.local.store import LocalStore
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from headrace.store.stored_checksum import StoredChecksum, checksum_in, checksum_of
 from tests.faults import server as faults
 from tests.faults.opening import store_of

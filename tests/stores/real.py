@@ -11,8 +11,8 @@ import pytest
 
 from headrace.source.uri import parse_source
 from headrace.store.base import list_below, open_store
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
 from tests.stores.place import Place
 
 _PREFIXES = ("AWS_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.source.uri import parse_source
-from headrace.store.azure_connection import AzureConnection
-from headrace.store.azure_settings import resolve_azure_settings
+from headrace.store.azure.connection import AzureConnection
+from headrace.store.azure.settings import resolve_azure_settings
 from headrace.store.base import list_below, open_store
 from tests.stores.place import Place
 from tests.stores.real import BEFORE, real_place

@@ -7,9 +7,9 @@ import pytest
 
 from headrace.source.uri import parse_source
 from headrace.store.base import list_below, open_store
-from headrace.store.gcs_connection import GcsConnection, object_target
-from headrace.store.gcs_settings import resolve_gcs_settings
-from headrace.store.gcs_sign_in import WRITE_SCOPE
+from headrace.store.gcs.connection import GcsConnection, object_target
+from headrace.store.gcs.settings import resolve_gcs_settings
+from headrace.store.gcs.sign_in import WRITE_SCOPE
 from tests.stores.place import Place
 from tests.stores.real import BEFORE, real_place
 

@@ -10,8 +10,8 @@ from headrace.cli.main import main
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_whole
 from headrace.store.errors import BadSignature, Changed, NotFound
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 from tests.stores.nanio import nanio_place
 from tests.stores.place import Place
 

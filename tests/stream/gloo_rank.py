@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.source.uri import parse_source
-from headrace.store.s3 import S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.checkpoint.headers import fetch_shard
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads

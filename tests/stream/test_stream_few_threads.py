@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace import load_file, open_checkpoint
-from headrace.store.connect import endpoint_of, open_socket
+from headrace.store.http.connect import endpoint_of, open_socket
 from headrace.store.threads import TooManyThreads, start
 from headrace.stream.side_by_side import side_by_side
 from headrace.stream.transfer.budget import PROCESS_BUDGET

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 import headrace
 from headrace.source.uri import parse_source
 from headrace.store.errors import Corrupt
-from headrace.store.gcs import GcsStore
+from headrace.store.gcs.store import GcsStore
 from headrace.stream.library.credentials import Places
 from tests.store.scripted_gcs import Answer, Asked, ScriptedGcs, Stored, scripted_gcs
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.source.uri import parse_source
-from headrace.store.s3 import S3Store
+from headrace.store.s3.store import S3Store
 from headrace.stream.library.credentials import BadCredentials, Places, S3Credentials, environment_with
 from headrace.stream.variables import BadSetting, StreamSettings, check_positive, read_settings
 

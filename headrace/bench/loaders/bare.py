@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from headrace.bench.meter import Loaded
 from headrace.bench.scene import Scene
 from headrace.bench.wire import Sign, plain_headers, read_all, receive_all
-from headrace.store.trust import resolve_trust, tls_context
+from headrace.store.http.trust import resolve_trust, tls_context
 
 DEFAULT_CONNECTIONS = 4
 
@@ -41,7 +41,7 @@ def signer() -> Sign:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
 
-    from headrace.store.s3_settings import resolve_s3_settings
+    from headrace.store.s3.settings import resolve_s3_settings
 
     settings = resolve_s3_settings()
 

@@ -18,12 +18,12 @@ def versions() -> dict[str, str]:
 
 # What a load imports when it knows its store: other loaders have theirs from the start.
 _STORES = {
-    "file": ("headrace.store.local",),
-    "http": ("headrace.store.http_objects",),
-    "https": ("headrace.store.http_objects",),
-    "s3": ("headrace.store.s3",),
-    "gs": ("headrace.store.gcs",),
-    "az": ("headrace.store.azure",),
+    "file": ("headrace.store.local.store",),
+    "http": ("headrace.store.web.store",),
+    "https": ("headrace.store.web.store",),
+    "s3": ("headrace.store.s3.store",),
+    "gs": ("headrace.store.gcs.store",),
+    "az": ("headrace.store.azure.store",),
 }
 _SIGNING = ("botocore.auth", "botocore.awsrequest")
 

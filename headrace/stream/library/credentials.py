@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 from headrace.source.uri import ModelSource
 from headrace.store.base import Store, open_store
-from headrace.store.s3_credentials import ANONYMOUS_VARIABLES
+from headrace.store.s3.credentials import ANONYMOUS_VARIABLES
 
 if TYPE_CHECKING:
-    from headrace.store.gcs_settings import GcsSettings
-    from headrace.store.s3_settings import S3Settings
+    from headrace.store.gcs.settings import GcsSettings
+    from headrace.store.s3.settings import S3Settings
 
 # Each field's variable; the first one is that which the resolver asks first.
 _VARIABLES = {
@@ -100,15 +100,15 @@ class Places:
     def open(self, source: ModelSource) -> Store:
         """The store that a source names. Raises StoreError for settings that cannot work."""
         if source.scheme == "gs":
-            from headrace.store.gcs import GcsStore
-            from headrace.store.gcs_settings import resolve_gcs_settings
+            from headrace.store.gcs.settings import resolve_gcs_settings
+            from headrace.store.gcs.store import GcsStore
 
             self._gcs_settings = self._gcs_settings or resolve_gcs_settings()
             return GcsStore(source, self._gcs_settings)
         if source.scheme != "s3":
             return open_store(source)
-        from headrace.store.s3 import S3Store
-        from headrace.store.s3_settings import resolve_s3_settings
+        from headrace.store.s3.settings import resolve_s3_settings
+        from headrace.store.s3.store import S3Store
 
         if self._settings is None:
             self._settings = resolve_s3_settings(

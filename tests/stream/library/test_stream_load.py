@@ -20,9 +20,9 @@ from headrace import BadHeader, NotFound, load_file, map_file, open_checkpoint
 from headrace.demo.store import SeaweedStore
 from headrace.source.files import INDEX_NAME, BadModelFiles
 from headrace.source.uri import parse_source
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 from headrace.stream.library.credentials import S3Credentials
 from headrace.stream.library.load import TensorTwice
 from headrace.stream.library.memory_room import NotEnoughMemory, Room

@@ -9,7 +9,7 @@ from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store, read_whole
 from headrace.store.errors import StoreError
-from headrace.store.local import LocalStore
+from headrace.store.local.store import LocalStore
 from headrace.stream.library.several_stores import SeveralStores
 from tests.faults.opening import store_of
 from tests.faults.server import FaultServer, fault_server

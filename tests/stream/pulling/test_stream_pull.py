@@ -14,9 +14,9 @@ import pytest
 from headrace import AccessDenied, NotFound, ObjectStorageModel, S3Credentials, list_safetensors, pull_files
 from headrace.demo.store import SeaweedStore
 from headrace.source.uri import BadSource, parse_source
-from headrace.store.s3_settings import resolve_s3_settings
-from headrace.store.upload import upload_files
-from headrace.store.upload_plan import find_files
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.upload.plan import find_files
+from headrace.store.upload.upload import upload_files
 from headrace.stream.pulling.object_storage_model import NothingPulled
 from headrace.stream.pulling.pull import BadKey
 from headrace.stream.pulling.record import RECORD_NAME

@@ -11,9 +11,9 @@ import pytest
 from headrace.cli.main import main
 from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_source
-from headrace.store.hub_open import open_hub
-from headrace.store.s3_client import make_s3_client
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.hub.open import open_hub
+from headrace.store.s3.client import make_s3_client
+from headrace.store.s3.settings import resolve_s3_settings
 from headrace.store.stored_digest import digest_of, digest_of_file, noted_digest
 from tests.hub_imitation import Hub, hub_imitation
 

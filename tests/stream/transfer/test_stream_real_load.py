@@ -12,9 +12,9 @@ from headrace.demo.store import SeaweedStore
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.base import Store
-from headrace.store.local import LocalStore
-from headrace.store.s3 import S3Store
-from headrace.store.s3_settings import resolve_s3_settings
+from headrace.store.local.store import LocalStore
+from headrace.store.s3.settings import resolve_s3_settings
+from headrace.store.s3.store import S3Store
 from headrace.stream.arena import Arena
 from headrace.stream.checkpoint.header import Shard
 from headrace.stream.checkpoint.headers import fetch_shard

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.errors import StoreError, TransientError, Truncated
-from headrace.store.local import LocalStore
+from headrace.store.local.store import LocalStore
 from headrace.stream.plan import Chunk, Columns, Placement, placed_bytes, plan_reads
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.ledger import Cancelled
