@@ -22,7 +22,7 @@ from pathlib import Path
 
 from common import end, free_port, load_average, model_parser, place_of
 
-from headrace.server.process_usage import process_usage
+from headrace.server.seen.process_usage import process_usage
 
 GOAL = 0.01
 _REQUESTS = 4

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from headrace.engine.device import set_threads
-from headrace.engine.memory_views import fill_with_noise, make_cache, torch_dtype
+from headrace.engine.loading.memory_views import fill_with_noise, make_cache, torch_dtype
 from headrace.models.batch import ForwardBatch, KVCache, PrefillSpan
 from headrace.models.decoder.arithmetic import FASTEST
 from headrace.models.decoder.forward import DecoderModel

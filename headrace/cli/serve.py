@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     options = serve_options(args, os.environ)
     if args.insecure_tls:
         os.environ[INSECURE_TLS_VARIABLE] = "1"  # the engine, which connects, inherits it
-    from headrace.server.launch import run as run_server
+    from headrace.server.life.launch import run as run_server
 
     return run_server(options)
 

@@ -19,7 +19,7 @@ import traceback  # noqa: E402
 
 import msgspec  # noqa: E402
 
-from headrace.engine.inbox import Stopped  # noqa: E402
+from headrace.engine.loading.inbox import Stopped  # noqa: E402
 from headrace.engine.startup import start  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.ipc.channel import EngineChannel  # noqa: E402

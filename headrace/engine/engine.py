@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from headrace.engine.kv_pool import PagePool
 from headrace.engine.load_meter import LoadMeter
-from headrace.engine.logprobs import token_logprobs
-from headrace.engine.pace import PrefillPace
-from headrace.engine.request import Request, Step
+from headrace.engine.loading.shared_channel import Channel
 from headrace.engine.runner import Runner, ScoredRows
-from headrace.engine.sampler import BrokenLogits, Sampler
-from headrace.engine.scheduler import Scheduler
-from headrace.engine.shared_channel import Channel
+from headrace.engine.sampling.logprobs import token_logprobs
+from headrace.engine.sampling.sampler import BrokenLogits, Sampler
+from headrace.engine.scheduling.kv_pool import PagePool
+from headrace.engine.scheduling.pace import PrefillPace
+from headrace.engine.scheduling.request import Request, Step
+from headrace.engine.scheduling.scheduler import Scheduler
 from headrace.ipc.messages import (
     Abort,
     CacheFlushed,
@@ -39,9 +39,9 @@ from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
 
 if TYPE_CHECKING:
-    from headrace.engine.arriving import Arriving
-    from headrace.engine.served import Served
-    from headrace.engine.weight_change import WeightChanges
+    from headrace.engine.change.served import Served
+    from headrace.engine.change.weight_change import WeightChanges
+    from headrace.engine.loading.arriving import Arriving
 
 _WARM_UP_TOKENS = 16
 
@@ -220,7 +220,7 @@ class Engine:
 
     def _changes_of_weights(self) -> "WeightChanges":
         if self._changes is None:
-            from headrace.engine.weight_change import WeightChanges
+            from headrace.engine.change.weight_change import WeightChanges
 
             served, self._served = self._served, None  # which holds on to its arena
             assert served is not None

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from headrace.engine.scheduler import Scheduler
+from headrace.engine.scheduling.scheduler import Scheduler
 from headrace.ipc.messages import EngineLoad
 
 _EVERY_S = 0.2

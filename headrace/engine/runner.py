@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.engine.request import Request, Step
+from headrace.engine.scheduling.request import Request, Step
 from headrace.models.batch import ForwardBatch, KVCache, PrefillSpan
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from headrace.engine.loading.weights import ArenaPlan
 from headrace.engine.memory import Demand, Device, MemoryPlan, machine_memory_bytes, plan_memory
-from headrace.engine.weights import ArenaPlan
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.models.decoder.config import DecoderConfig

@@ -5,16 +5,16 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.engine.arriving import Arriving
-from headrace.engine.checkpoint import eos_token_ids
+from headrace.engine.change.served import Served
 from headrace.engine.device import is_apart, set_threads
 from headrace.engine.front_log import logged_by_the_front
-from headrace.engine.inbox import Inbox
-from headrace.engine.load import Load, begin_load
-from headrace.engine.load_report import LoadReport, told
-from headrace.engine.served import Served
-from headrace.engine.shared_channel import Channel, SharedChannel
-from headrace.engine.while_loading import compute_while_loading
+from headrace.engine.loading.arriving import Arriving
+from headrace.engine.loading.checkpoint import eos_token_ids
+from headrace.engine.loading.inbox import Inbox
+from headrace.engine.loading.load import Load, begin_load
+from headrace.engine.loading.load_report import LoadReport, told
+from headrace.engine.loading.shared_channel import Channel, SharedChannel
+from headrace.engine.loading.while_loading import compute_while_loading
 from headrace.ipc.messages import EngineMessage, Ready
 from headrace.ipc.options import EngineOptions
 from headrace.ipc.timeline import Timeline
@@ -24,8 +24,8 @@ from headrace.store.base import open_store
 from headrace.stream.checkpoint.headers import list_model
 
 if TYPE_CHECKING:
-    from headrace.engine.device_copy import DeviceCopy
     from headrace.engine.engine import Engine
+    from headrace.engine.loading.device_copy import DeviceCopy
     from headrace.models.decoder.arithmetic import Arithmetic
 
 
@@ -119,8 +119,8 @@ def _import_torch(load: Load) -> None:
     """All that is needed from here on, so that the time which that takes is told in one place."""
     for name in (
         "torch",
-        "headrace.engine.memory_views",
-        "headrace.engine.device_copy",
+        "headrace.engine.loading.memory_views",
+        "headrace.engine.loading.device_copy",
         "headrace.engine.engine",
     ):
         importlib.import_module(name)
@@ -130,9 +130,9 @@ def _import_torch(load: Load) -> None:
 def _build(load: Load, options: EngineOptions) -> _Built:
     import torch
 
-    from headrace.engine import memory_views
-    from headrace.engine.device_copy import DeviceCopy
     from headrace.engine.engine import Engine
+    from headrace.engine.loading import memory_views
+    from headrace.engine.loading.device_copy import DeviceCopy
 
     threads = set_threads()
     device = torch.device(load.device)
@@ -175,7 +175,7 @@ def _build(load: Load, options: EngineOptions) -> _Built:
 
 
 def _fill_with_noise(load: Load, options: EngineOptions) -> None:
-    from headrace.engine import memory_views
+    from headrace.engine.loading import memory_views
 
     parameters = memory_views.wrap_parameters(load.arena, load.arena_plan)
     memory_views.fill_with_noise(parameters, options.random_seed or 0)

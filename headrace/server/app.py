@@ -10,19 +10,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headrace.server import info, prefix_cache, probes, scrape, weights
+from headrace.server import info, prefix_cache, probes, weights
 from headrace.server.auth import ApiKeyMiddleware
-from headrace.server.chat import chat_completions
-from headrace.server.completions import completions
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError
-from headrace.server.http_meter import HttpMeter
-from headrace.server.metrics import ServerMetrics
+from headrace.server.life.engine_client import EngineClient
+from headrace.server.openai.chat import chat_completions
+from headrace.server.openai.completions import completions
 from headrace.server.options import ServeOptions
-from headrace.server.request_trace import see_log
 from headrace.server.responses import error_response
-from headrace.server.tracing import Tracing
+from headrace.server.seen import scrape
+from headrace.server.seen.http_meter import HttpMeter
+from headrace.server.seen.metrics import ServerMetrics
+from headrace.server.seen.request_trace import see_log
+from headrace.server.seen.tracing import Tracing
 
 ROUTES = (
     Route("/health", probes.health, methods=["GET"]),

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError, invalid
-from headrace.server.metrics import ServerMetrics
+from headrace.server.life.engine_client import EngineClient
 from headrace.server.options import ServeOptions
+from headrace.server.seen.metrics import ServerMetrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from headrace import __version__
 from headrace.ipc.options import DEFAULT_MEM_FRACTION
 from headrace.server.context import ServerContext
 from headrace.server.errors import unavailable
-from headrace.server.protocol import ModelCard, ModelList
+from headrace.server.openai.protocol import ModelCard, ModelList
+from headrace.server.openai.served_model import ServedModel
 from headrace.server.responses import JsonResponse
-from headrace.server.served_model import ServedModel
-from headrace.server.startup_state import ready_s, startup_table
+from headrace.server.seen.startup_state import ready_s, startup_table
 
 
 async def list_models(request: Request) -> Response:

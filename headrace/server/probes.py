@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from headrace.ipc.messages import Generate, SamplingParams
 from headrace.server.context import ServerContext
-from headrace.server.engine_client import EngineClient
 from headrace.server.errors import ApiError, unavailable
+from headrace.server.life.engine_client import EngineClient
 from headrace.server.refusals import BUSY_STATUSES, RETRY_AFTER_S
 from headrace.server.responses import JsonResponse
 

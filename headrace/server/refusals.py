@@ -4,8 +4,8 @@ import math
 
 from headrace.errors import HeadraceError
 from headrace.server.errors import ApiError, unavailable
-from headrace.server.progress import ProgressMeter
-from headrace.server.restarts import Restart
+from headrace.server.life.restarts import Restart
+from headrace.server.seen.progress import ProgressMeter
 
 RETRY_AFTER_S = 5
 RETRY_AFTER_AT_MOST_S = 60

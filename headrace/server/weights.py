@@ -12,8 +12,8 @@ from headrace.ipc.messages import Occupation, ReleaseMemory, ResumeMemory, Updat
 from headrace.server.body import parse, read_json_object
 from headrace.server.context import ServerContext
 from headrace.server.errors import unavailable
+from headrace.server.openai.unsupported import refuse_unsupported
 from headrace.server.responses import JsonResponse
-from headrace.server.unsupported import refuse_unsupported
 from headrace.server.weight_state import EVERYTHING
 from headrace.source.uri import parse_source
 

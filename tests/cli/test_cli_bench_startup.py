@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.demo.store import SeaweedStore
-from headrace.server.startup_table import UNNAMED
+from headrace.server.seen.startup_table import UNNAMED
 from tests.e2e.serving import until
 from tests.faults import server as faults
 from tests.faults.opening import environment_of

@@ -16,13 +16,13 @@ def _engine() -> int:
     from headrace.engine import __main__ as engine
     from headrace.stream.library.memory_room import Room
 
-    change: Any = importlib.import_module("headrace.engine.weight_scripts")
+    change: Any = importlib.import_module("headrace.engine.change.weight_scripts")
     change.memory_room = lambda: Room(1 << 20, "the machine's available memory")
     return engine.main()
 
 
 def _serve() -> int:
-    from headrace.server.launch import run
+    from headrace.server.life.launch import run
 
     parser = Parser()
     serve.add_flags(parser)

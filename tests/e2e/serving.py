@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 import headrace
-from headrace.server.startup_log import READY_LINE
+from headrace.server.seen.startup_log import READY_LINE
 
 COMMAND = (sys.executable, "-m", "headrace.launch_server")
 # Far beyond what anything here takes on a busy machine; reached only by what hangs.

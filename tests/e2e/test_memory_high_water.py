@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from headrace.demo.store import SeaweedStore
-from headrace.server.startup_log import READY_LINE
+from headrace.server.seen.startup_log import READY_LINE
 from tests.e2e.serving import DEADLINE_S, Server, surroundings
 
 # The promise is 256 MiB, but this model is no larger itself: a whole second copy must not pass.

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from headrace.engine.engine import Engine
-from headrace.engine.request import Request
+from headrace.engine.scheduling.request import Request
 from headrace.engine.startup import start
 from headrace.ipc.messages import (
     Abort,

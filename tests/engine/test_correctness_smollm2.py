@@ -23,8 +23,8 @@ from tests.engine.harness import (
     greedy,
     start_engine,
 )
-from tests.engine.loading import Do, Event
-from tests.engine.loading import load as load_by_script
+from tests.engine.held_loads import Do, Event
+from tests.engine.held_loads import load as load_by_script
 from tests.models.harness import theirs_greedy, theirs_logits
 from tests.tiny_models import config_json
 

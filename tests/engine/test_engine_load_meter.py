@@ -2,10 +2,10 @@
 
 import msgspec
 
-from headrace.engine.kv_pool import PagePool
 from headrace.engine.load_meter import LoadMeter, load_of
-from headrace.engine.request import Request
-from headrace.engine.scheduler import Scheduler
+from headrace.engine.scheduling.kv_pool import PagePool
+from headrace.engine.scheduling.request import Request
+from headrace.engine.scheduling.scheduler import Scheduler
 from headrace.ipc.messages import EngineLoad, SamplingParams
 
 PAGE = 4

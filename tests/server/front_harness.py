@@ -14,14 +14,14 @@ from headrace.ipc.front_channel import FrontChannel, private_address
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
 from headrace.ipc.timeline import Timeline
-from headrace.server.engine_client import EngineClient, Fault
-from headrace.server.front import make_client, make_server
-from headrace.server.launch import bind
+from headrace.server.life.engine_client import EngineClient, Fault
+from headrace.server.life.front import make_client, make_server
+from headrace.server.life.launch import bind
+from headrace.server.openai.served_model import build_served_model
 from headrace.server.options import ServeOptions
-from headrace.server.served_model import build_served_model
-from headrace.server.startup_log import log_startup
+from headrace.server.seen.startup_log import log_startup
+from headrace.server.seen.tracing import tracing_of
 from headrace.server.text_threads import TextThreads
-from headrace.server.tracing import tracing_of
 
 OPTIONS = ServeOptions(engine=EngineOptions(model="s3://bucket/tiny"), served_model_name="tiny")
 

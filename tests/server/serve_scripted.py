@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.cli.main import guarded
-from headrace.server.launch import run
+from headrace.server.life.launch import run
 from headrace.server.options import ServeOptions
 
 ENGINE = (sys.executable, str(Path(__file__).parent / "scripted_engine.py"))

@@ -11,7 +11,7 @@ from front_harness import OPTIONS, Front, running_front
 from scripted_engine import say
 
 from headrace.ipc.messages import Abort, Generate, RequestFailed, TokenLogprob, TokenOutput
-from headrace.server import checks
+from headrace.server.openai import checks
 
 # What the scripted engine makes of the choices of one prompt: text, logprob of each token.
 CANDIDATES = [("mm", -2.0), ("aaaaaaaa", -1.0), ("z", -1.5), ("bbbb", -1.0)]

@@ -5,10 +5,10 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.choice import ChoiceText
-from headrace.server.echo import Echo, echo_ids, echo_text
-from headrace.server.logprobs import token_text
-from headrace.server.token_track import TokenEntry, TokenTrack
+from headrace.server.openai.choice import ChoiceText
+from headrace.server.openai.echo import Echo, echo_ids, echo_text
+from headrace.server.openai.logprobs import token_text
+from headrace.server.openai.token_track import TokenEntry, TokenTrack
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.stop_matcher import StopMatcher
 from headrace.text.tokenizer import Tokenizer

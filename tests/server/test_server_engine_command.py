@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHOW = "from headrace.server.engine_process import ENGINE_COMMAND; print(*ENGINE_COMMAND, sep='\\n')"
+SHOW = "from headrace.server.life.engine_process import ENGINE_COMMAND; print(*ENGINE_COMMAND, sep='\\n')"
 
 
 def command_of(folder: Path, *flags: str) -> list[str]:

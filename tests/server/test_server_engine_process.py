@@ -9,9 +9,9 @@ from typing import NoReturn
 import pytest
 
 from headrace.ipc.options import EngineOptions
-from headrace.server.engine_link import why_ended
-from headrace.server.engine_process import EngineNotStarted, EngineProcess
-from headrace.server.signals import Signals
+from headrace.server.life.engine_link import why_ended
+from headrace.server.life.engine_process import EngineNotStarted, EngineProcess
+from headrace.server.life.signals import Signals
 
 OPTIONS = EngineOptions(model="s3://bucket/tiny")
 

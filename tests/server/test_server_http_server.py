@@ -8,9 +8,9 @@ import httpx
 import pytest
 import uvicorn
 
-import headrace.server.http_server as module
-from headrace.server.http_server import HttpServer
-from headrace.server.launch import bind
+import headrace.server.life.http_server as module
+from headrace.server.life.http_server import HttpServer
+from headrace.server.life.launch import bind
 
 
 async def hello(scope: object, receive: object, send: Callable[[dict[str, object]], Awaitable[None]]) -> None:

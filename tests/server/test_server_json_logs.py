@@ -15,8 +15,8 @@ import httpx
 import pytest
 from test_server_life import READY_LINE, Served, temporary
 
-from headrace.server.log_format import JsonFormatter, TextFormatter
-from headrace.server.request_trace import RequestTrace, begin
+from headrace.server.seen.log_format import JsonFormatter, TextFormatter
+from headrace.server.seen.request_trace import RequestTrace, begin
 
 __all__ = ["temporary"]
 
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_told_in_an_object_and_an_error_in_text_stays_on
 def test_what_nobody_caught_goes_through_the_log() -> None:
     code = (
         "import threading, warnings\n"
-        "from headrace.server.logs import configure_logging\n"
+        "from headrace.server.seen.logs import configure_logging\n"
         "configure_logging('info', 'json')\n"
         "warnings.warn('old')\n"
         "thread = threading.Thread(target=lambda: 1 / 0, name='worker')\n"

@@ -19,7 +19,7 @@ from headrace.ipc.messages import (
     StepOutput,
     TokenOutput,
 )
-from headrace.server.front import make_client
+from headrace.server.life.front import make_client
 from headrace.server.options import ServeOptions
 from headrace.server.text_threads import TextThreads
 

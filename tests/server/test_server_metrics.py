@@ -25,9 +25,9 @@ from headrace.ipc.messages import (
     TokenOutput,
     WeightsAnswer,
 )
-from headrace.server.engine_client import EngineFailed
-from headrace.server.metrics import Histogram, ServerMetrics
-from headrace.server.process_usage import process_usage
+from headrace.server.life.engine_client import EngineFailed
+from headrace.server.seen.metrics import Histogram, ServerMetrics
+from headrace.server.seen.process_usage import process_usage
 from tests.scraping import Scrape, scrape
 
 COMPLETIONS = "/v1/completions"
@@ -327,7 +327,7 @@ def test_every_metric_is_in_the_operators_table_and_nothing_else_is() -> None:
 
 
 def test_the_library_is_imported_by_the_first_scrape_and_not_by_the_start() -> None:
-    code = "import sys, headrace.server.front; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, headrace.server.life.front; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,18 +13,18 @@ from byte_model import EOS_ID, ids_of, model_info
 
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import LoadProgress, TokenOutput
-from headrace.server.checks import check_context
-from headrace.server.choice import ChoiceText, Delta
-from headrace.server.engine_process import exit_sentence
 from headrace.server.errors import ApiError
-from headrace.server.launch import bind, process_age_s
-from headrace.server.logprobs import LEAST_LOGPROB, finite
-from headrace.server.progress import ProgressMeter
-from headrace.server.protocol import CompletionRequest, SamplingRequest
-from headrace.server.sampling import SamplingDefaults, model_defaults, resolve
-from headrace.server.served_model import build_served_model
-from headrace.server.signals import Signals
-from headrace.server.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
+from headrace.server.life.engine_process import exit_sentence
+from headrace.server.life.launch import bind, process_age_s
+from headrace.server.life.signals import Signals
+from headrace.server.openai.checks import check_context
+from headrace.server.openai.choice import ChoiceText, Delta
+from headrace.server.openai.logprobs import LEAST_LOGPROB, finite
+from headrace.server.openai.protocol import CompletionRequest, SamplingRequest
+from headrace.server.openai.sampling import SamplingDefaults, model_defaults, resolve
+from headrace.server.openai.served_model import build_served_model
+from headrace.server.openai.unsupported import COMPLETION_OFF_VALUES, refuse_unsupported
+from headrace.server.seen.progress import ProgressMeter
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.stop_matcher import StopMatcher
 

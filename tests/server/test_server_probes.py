@@ -13,7 +13,7 @@ from scripted_engine import READY, say, silent
 from headrace import __version__
 from headrace.ipc.messages import Abort, Generate, LoadFailed, LoadProgress, LogLine
 from headrace.server import probes
-from headrace.server.startup_log import READY_LINE
+from headrace.server.seen.startup_log import READY_LINE
 
 
 def phase(front: Front) -> object:

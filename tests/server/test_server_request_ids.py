@@ -13,9 +13,10 @@ from front_harness import OPTIONS, Front, running_front
 from scripted_engine import refuse
 
 from headrace.ipc.messages import LogLine
-from headrace.server import info, streaming
-from headrace.server.log_format import JsonFormatter
-from headrace.server.request_trace import request_id
+from headrace.server import info
+from headrace.server.openai import streaming
+from headrace.server.seen.log_format import JsonFormatter
+from headrace.server.seen.request_trace import request_id
 
 HEADER = "x-request-id"
 

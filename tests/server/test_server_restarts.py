@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.restarts import RestartPolicy, passes
-from headrace.server.watchdog import Watchdog
+from headrace.server.life.restarts import RestartPolicy, passes
+from headrace.server.life.watchdog import Watchdog
 
 POLICY = RestartPolicy(most=7, first_delay_s=1.0)
 

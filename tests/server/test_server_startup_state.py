@@ -10,10 +10,10 @@ from scripted_engine import READY, model_info
 
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.timeline import Timeline
-from headrace.server.engine_client import EngineClient, EngineFailed
-from headrace.server.front import make_client
-from headrace.server.served_model import ServedModel, build_served_model
-from headrace.server.startup_state import ready_s, startup_phases, startup_table
+from headrace.server.life.engine_client import EngineClient, EngineFailed
+from headrace.server.life.front import make_client
+from headrace.server.openai.served_model import ServedModel, build_served_model
+from headrace.server.seen.startup_state import ready_s, startup_phases, startup_table
 from headrace.server.text_threads import TextThreads
 
 LAST_S = max(phase.end_s for phase in READY.phases)

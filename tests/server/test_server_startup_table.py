@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.ipc.messages import PhaseTime
-from headrace.server.startup_table import (
+from headrace.server.seen.startup_table import (
     LEAST_GAP_S,
     UNNAMED,
     PhaseRow,

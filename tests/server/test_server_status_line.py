@@ -16,7 +16,7 @@ import pytest
 from front_harness import OPTIONS
 
 from headrace.ipc.options import EngineOptions
-from headrace.server.status_line import AboveStatusLine, StatusLine
+from headrace.server.seen.status_line import AboveStatusLine, StatusLine
 
 COMMAND = [sys.executable, str(Path(__file__).parent / "serve_scripted.py")]
 WAIT_S = 30

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scripted_engine import logprob_of
 
 from headrace.ipc.messages import TokenLogprob, TokenOutput
-from headrace.server.choice import ChoiceText, Delta
-from headrace.server.choice_plan import choice_seed
-from headrace.server.echo import Echo, echo_ids, echo_text
-from headrace.server.logprobs import chat_logprobs, completion_logprobs, token_text
-from headrace.server.served_model import build_served_model
-from headrace.server.token_track import TokenEntry, TokenTrack, first_character
+from headrace.server.openai.choice import ChoiceText, Delta
+from headrace.server.openai.choice_plan import choice_seed
+from headrace.server.openai.echo import Echo, echo_ids, echo_text
+from headrace.server.openai.logprobs import chat_logprobs, completion_logprobs, token_text
+from headrace.server.openai.served_model import build_served_model
+from headrace.server.openai.token_track import TokenEntry, TokenTrack, first_character
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.stop_matcher import StopMatcher
 

@@ -16,7 +16,7 @@ from headrace.ipc.messages import (
     UpdateWeights,
     WeightsAnswer,
 )
-from headrace.server.engine_client import EngineFailed
+from headrace.server.life.engine_client import EngineFailed
 
 OLD, NEW = OPTIONS.engine.model, "s3://bucket/new"
 UPDATE, RELEASE, RESUME = (

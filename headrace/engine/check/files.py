@@ -7,7 +7,7 @@ from functools import partial
 
 from headrace.engine.check.finding import Finding, Findings, fail, ok, tried, warn
 from headrace.engine.check.place import Place, check_readable
-from headrace.engine.checkpoint import BadMetadata
+from headrace.engine.loading.checkpoint import BadMetadata
 from headrace.source.files import (
     CONFIG_NAME,
     INDEX_NAME,

@@ -6,11 +6,11 @@ from typing import Any
 
 from headrace.engine.check.files import Files
 from headrace.engine.check.finding import Finding, Findings, fail, ok, tried, warn
-from headrace.engine.checkpoint import fetch_tokenizer, parse_json_object
 from headrace.engine.device import choose_device, choose_dtype
+from headrace.engine.loading.checkpoint import fetch_tokenizer, parse_json_object
+from headrace.engine.loading.weights import place_tensors, plan_arena
 from headrace.engine.memory import NotEnoughMemory
 from headrace.engine.sizing import choose_context_length, plan_device_memory
-from headrace.engine.weights import place_tensors, plan_arena
 from headrace.errors import HeadraceError
 from headrace.ipc.options import EngineOptions
 from headrace.models.registry import family_of, layout_of, read_config
