@@ -14,6 +14,7 @@ from headrace.engine.loading.inbox import Inbox
 from headrace.engine.loading.load import Load, begin_load
 from headrace.engine.loading.load_report import LoadReport, told
 from headrace.engine.loading.shared_channel import Channel, SharedChannel
+from headrace.engine.loading.torch_import import import_torch
 from headrace.engine.loading.while_loading import compute_while_loading
 from headrace.ipc.messages import EngineMessage, Ready
 from headrace.ipc.options import EngineOptions
@@ -117,8 +118,8 @@ class _Built:
 
 def _import_torch(load: Load) -> None:
     """All that is needed from here on, so that the time which that takes is told in one place."""
+    import_torch()
     for name in (
-        "torch",
         "headrace.engine.loading.memory_views",
         "headrace.engine.loading.device_copy",
         "headrace.engine.engine",
