@@ -24,7 +24,7 @@ class ServerContext:
 
     def engine_pid(self) -> int | None:
         """The engine's process, where there is one of its own at the moment."""
-        return self.client.engine_pid
+        return self.client.state.engine_pid
 
     @staticmethod
     def of(request: Request) -> "ServerContext":

@@ -30,7 +30,7 @@ async def model_info(request: Request) -> Response:
     model = _known(context)
     return JsonResponse(
         {
-            "model_path": context.client.model_uri,
+            "model_path": context.client.state.model_uri,
             "weight_version": context.client.weights.version,
             "served_model_name": context.options.served_model_name,
             "tokenizer_path": context.options.engine.tokenizer_path or context.options.engine.model,
@@ -48,14 +48,15 @@ async def server_info(request: Request) -> Response:
     """State, options (no secrets) and the start-up table."""
     context = ServerContext.of(request)
     client, options, engine = context.client, context.options, context.options.engine
-    ready = client.ready
+    state = client.state
+    ready = state.ready
     return JsonResponse(
         {
             "version": __version__,
             "served_model_name": options.served_model_name,
-            "model_path": client.model_uri,
+            "model_path": state.model_uri,
             "in_memory": client.weights.occupied,
-            "ready": client.serving,
+            "ready": state.serving,
             "device": engine.device,
             "dtype": engine.dtype,
             "mem_fraction_static": engine.mem_fraction_static or DEFAULT_MEM_FRACTION,
@@ -68,12 +69,12 @@ async def server_info(request: Request) -> Response:
             "enable_priority_scheduling": engine.enable_priority_scheduling,
             "enable_deterministic_inference": engine.enable_deterministic_inference,
             "enable_cache_report": options.enable_cache_report,
-            "sampling_defaults": client.model.defaults if client.model else None,
+            "sampling_defaults": state.model.defaults if state.model else None,
             "max_total_tokens": ready.max_total_tokens if ready else None,
-            "bytes_streamed": ready.bytes_streamed if ready else client.progress.latest.bytes_done,
-            "ready_s": ready_s(client) if ready else None,
-            "engine_restarts": client.restarts,
-            "phases": startup_table(client),
+            "bytes_streamed": ready.bytes_streamed if ready else state.progress.latest.bytes_done,
+            "ready_s": ready_s(state) if ready else None,
+            "engine_restarts": state.restarts,
+            "phases": startup_table(state),
             "memory": ready.memory if ready else None,
             "summary": ready.summary if ready else [],
         }
@@ -86,13 +87,14 @@ async def version(_: Request) -> Response:
 
 
 def _known(context: ServerContext) -> ServedModel:
-    if not context.client.serving or context.client.model is None:
+    state = context.client.state
+    if not state.serving or state.model is None:
         raise unavailable(
-            f"The model is not ready ({context.client.progress.line()}).",
+            f"The model is not ready ({state.progress.line()}).",
             "model_loading",
-            retry_after_s=context.client.retry_after_s,
+            retry_after_s=state.retry_after_s,
         )
-    return context.client.model
+    return state.model
 
 
 def _card(request: Request) -> ModelCard:

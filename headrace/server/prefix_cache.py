@@ -4,15 +4,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.server.context import ServerContext
-from headrace.server.errors import invalid, unavailable
+from headrace.server.errors import invalid
 from headrace.server.responses import JsonResponse
 
 
 async def flush(request: Request) -> Response:
     """200 when the cache is empty; 400, with nothing touched, while requests run or wait (as in SGLang)."""
     client = ServerContext.of(request).client
-    if not client.serving:
-        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=client.retry_after_s)
+    if not client.state.serving:
+        raise client.state.not_ready_yet()
     answer = await client.flush_cache()
     if not answer.flushed:
         raise invalid(answer.message, code="cache_in_use")

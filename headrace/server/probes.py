@@ -11,6 +11,7 @@ from headrace.ipc.messages import Generate, SamplingParams
 from headrace.server.context import ServerContext
 from headrace.server.errors import ApiError, unavailable
 from headrace.server.life.engine_client import EngineClient
+from headrace.server.life.engine_state import EngineState
 from headrace.server.refusals import BUSY_STATUSES, RETRY_AFTER_S
 from headrace.server.responses import JsonResponse
 
@@ -22,8 +23,8 @@ async def health(request: Request) -> Response:
     nothing about readiness.
     """
     client = ServerContext.of(request).client
-    if client.failure is not None:
-        raise ApiError(503, client.failure.message, code="engine_failed")
+    if client.state.failure is not None:
+        raise ApiError(503, client.state.failure.message, code="engine_failed")
     return JsonResponse({"status": "alive"})
 
 
@@ -34,22 +35,23 @@ async def ready(request: Request) -> Response:
     After a failure of the engine it also tells which attempt this is, why, and when the next engine is started.
     """
     client = ServerContext.of(request).client
-    if client.serving and not client.weights.is_complete:
+    state = client.state
+    if state.serving and not client.weights.is_complete:
         report = {"ready": False, "phase": "memory released", "in_memory": client.weights.occupied}
         return JsonResponse(report, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
-    if client.serving:
+    if state.serving:
         return JsonResponse({"ready": True, "phase": "serving"})
-    if client.failure is not None:
+    if state.failure is not None:
         return JsonResponse({"ready": False, "phase": "failed"}, status_code=503)
-    if client.draining:
+    if state.draining:
         return JsonResponse({"ready": False, "phase": "shutting down"}, status_code=503)
-    headers = {"Retry-After": str(client.retry_after_s)}
-    report = msgspec.structs.asdict(client.progress.report())
-    return JsonResponse(report | _of_restart(client), status_code=503, headers=headers)
+    headers = {"Retry-After": str(state.retry_after_s)}
+    report = msgspec.structs.asdict(state.progress.report())
+    return JsonResponse(report | _of_restart(state), status_code=503, headers=headers)
 
 
-def _of_restart(client: EngineClient) -> dict[str, object]:
-    restart = client.restart
+def _of_restart(state: EngineState) -> dict[str, object]:
+    restart = state.restart
     if restart is None:
         return {}
     told: dict[str, object] = {"attempt": restart.attempt, "reason": restart.reason}
@@ -62,8 +64,8 @@ def _of_restart(client: EngineClient) -> dict[str, object]:
 async def health_generate(request: Request) -> Response:
     """200 if the engine makes a token, or has its queue full; tokens for others count as well."""
     client = ServerContext.of(request).client
-    if not client.serving:
-        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=client.retry_after_s)
+    if not client.state.serving:
+        raise client.state.not_ready_yet()
     steps = client.steps
     try:
         async with asyncio.timeout(GENERATE_TIMEOUT_S):
@@ -75,7 +77,7 @@ async def health_generate(request: Request) -> Response:
             ) from None
     except ApiError as error:
         # An engine with a full queue has work and speaks: to restart it would make things worse.
-        if error.status not in BUSY_STATUSES or not client.serving:
+        if error.status not in BUSY_STATUSES or not client.state.serving:
             raise
         return JsonResponse({"status": "busy"})
     return JsonResponse({"status": "generating"})

@@ -11,7 +11,6 @@ from headrace.errors import HeadraceError
 from headrace.ipc.messages import Occupation, ReleaseMemory, ResumeMemory, UpdateWeights, WeightsAnswer
 from headrace.server.body import parse, read_json_object
 from headrace.server.context import ServerContext
-from headrace.server.errors import unavailable
 from headrace.server.openai.unsupported import refuse_unsupported
 from headrace.server.responses import JsonResponse
 from headrace.server.weight_state import EVERYTHING
@@ -116,9 +115,9 @@ async def _memory_request(request: Request) -> MemoryRequest:
 
 
 def _refuse_while_loading(context: ServerContext) -> None:
-    client = context.client
-    if client.ready is None and client.failure is None and not client.draining:
-        raise unavailable("The model is not ready yet.", "model_loading", retry_after_s=client.retry_after_s)
+    state = context.client.state
+    if state.ready is None and state.failure is None and not state.draining:
+        raise state.not_ready_yet()
 
 
 def _updated(success: bool, message: str, paused: int) -> Response:

@@ -14,7 +14,8 @@ from headrace.ipc.front_channel import FrontChannel, private_address
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.options import EngineOptions
 from headrace.ipc.timeline import Timeline
-from headrace.server.life.engine_client import EngineClient, Fault
+from headrace.server.life.engine_client import EngineClient
+from headrace.server.life.fault import Fault
 from headrace.server.life.front import make_client, make_server
 from headrace.server.life.launch import bind
 from headrace.server.openai.served_model import build_served_model
@@ -84,14 +85,14 @@ def running_front(
             client.fault.add_done_callback(_fail_with_it(client))
             channel.start(asyncio.get_running_loop(), client.receive)
             traces = contextlib.ExitStack()
-            server = make_server(client, options, traces.enter_context(tracing_of(options, client)))
+            server = make_server(client, options, traces.enter_context(tracing_of(options, client.state)))
             end = asyncio.Event()
             parts.append((client, asyncio.get_running_loop(), end))
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-            log = asyncio.ensure_future(log_startup(client))
+            log = asyncio.ensure_future(log_startup(client.state))
             started.set()
             await end.wait()
-            if client.serving:
+            if client.state.serving:
                 await log
             log.cancel()
             server.should_exit = True
@@ -109,7 +110,7 @@ def running_front(
         try:
             if load:
                 engine.load(info)
-                asyncio.run_coroutine_threadsafe(client.until_serving(), loop).result(60)
+                asyncio.run_coroutine_threadsafe(client.state.until_serving(), loop).result(60)
             yield front
         finally:
             front.http.close()

@@ -75,7 +75,7 @@ def test_nothing_of_ended_requests_is_kept(front: Front) -> None:
     front.engine.wait_for(Abort, 2)
     front.engine.script = say("Hello, world.")
     front.complete(stop="wor", max_tokens=100)
-    while front.client._admitted:
+    while front.client.admission.admitted_count:
         pass
     assert not front.client._in_flight
 
@@ -83,9 +83,9 @@ def test_nothing_of_ended_requests_is_kept(front: Front) -> None:
 def test_leaving_during_the_load_leaves_nothing_to_generate() -> None:
     with running_front(load=False) as front:
         with asking(front, "/v1/completions", prompt="gone"):
-            while front.client._admitted == 0:
+            while front.client.admission.admitted_count == 0:
                 pass
-        while front.client._admitted:
+        while front.client.admission.admitted_count:
             pass
         front.engine.load()
         assert front.complete(prompt="stays").status_code == 200

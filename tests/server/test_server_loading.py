@@ -52,12 +52,12 @@ def until_phase(front: Front, wanted: str) -> None:
 
 def until_accepting(front: Front) -> None:
     """Until requests can be sent."""
-    asyncio.run_coroutine_threadsafe(front.client.until_accepting(), front.loop).result(60)
+    asyncio.run_coroutine_threadsafe(front.client.state.until_accepting(), front.loop).result(60)
 
 
 def until_waiting(front: Front, count: int) -> None:
     """Until so many requests wait at the front."""
-    while front.client.waiting_for_load_count != count:
+    while front.client.admission.waiting_count != count:
         pass
 
 
@@ -161,7 +161,7 @@ def test_without_a_queue_a_request_during_the_load_is_sent_away_at_once() -> Non
             assert response.headers["retry-after"] == "5"
         assert front.http.get("/health").status_code == 200
         front.engine.send(READY)
-        asyncio.run_coroutine_threadsafe(front.client.until_serving(), front.loop).result(60)
+        asyncio.run_coroutine_threadsafe(front.client.state.until_serving(), front.loop).result(60)
         assert front.complete().status_code == 200
 
 
@@ -184,7 +184,7 @@ def test_the_time_to_ask_again_is_the_one_that_the_load_will_take() -> None:
 def test_a_prompt_is_checked_and_encoded_again_where_other_files_came_meanwhile() -> None:
     with running_front(load=False) as front:
         front.engine.send(model_info())
-        asyncio.run_coroutine_threadsafe(front.client.loaded_model(), front.loop).result(60)
+        asyncio.run_coroutine_threadsafe(front.client.state.loaded_model(), front.loop).result(60)
         asking = Asking(front, prompt="a" * 100, max_tokens=5)
         until_waiting(front, 1)
         shorter = msgspec.structs.replace(model_info(), context_length=50)

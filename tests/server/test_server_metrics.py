@@ -25,7 +25,7 @@ from headrace.ipc.messages import (
     TokenOutput,
     WeightsAnswer,
 )
-from headrace.server.life.engine_client import EngineFailed
+from headrace.server.life.fault import EngineFailed
 from headrace.server.seen.metrics import Histogram, ServerMetrics
 from headrace.server.seen.process_usage import process_usage
 from tests.scraping import Scrape, scrape

@@ -10,7 +10,8 @@ from scripted_engine import READY, model_info
 
 from headrace.ipc.messages import ModelInfo
 from headrace.ipc.timeline import Timeline
-from headrace.server.life.engine_client import EngineClient, EngineFailed
+from headrace.server.life.engine_client import EngineClient
+from headrace.server.life.fault import EngineFailed
 from headrace.server.life.front import make_client
 from headrace.server.openai.served_model import ServedModel, build_served_model
 from headrace.server.seen.startup_state import ready_s, startup_phases, startup_table
@@ -33,7 +34,7 @@ def build(info: ModelInfo) -> ServedModel:
 async def load(client: EngineClient, *, started_s: float, timeline: Timeline) -> None:
     client.attach(lambda _: True, started_s=started_s, timeline=timeline)
     client.receive(model_info())
-    await client.loaded_model()
+    await client.state.loaded_model()
     client.receive(READY)
 
 
@@ -41,8 +42,8 @@ def test_while_the_engine_loads_there_is_no_table(texts: TextThreads) -> None:
     async def told() -> None:
         client = make_client(OPTIONS, build, texts)
         client.attach(lambda _: True, started_s=0.25)
-        assert startup_phases(client) == startup_table(client) == ()
-        assert ready_s(client) == 0.0
+        assert startup_phases(client.state) == startup_table(client.state) == ()
+        assert ready_s(client.state) == 0.0
 
     asyncio.run(told())
 
@@ -53,11 +54,11 @@ def test_both_processes_phases_are_on_the_clock_that_began_with_exec(texts: Text
         timeline = Timeline(time.monotonic() - 10)
         timeline.add("front: imports", 0.25, 0.5)
         await load(client, started_s=0.25, timeline=timeline)
-        rows = {row.name: row for row in startup_table(client)}
+        rows = {row.name: row for row in startup_table(client.state)}
         assert rows["front: until the engine is started"].end_s == rows["front: imports"].start_s == 0.25
         assert rows["transfer"].start_s == READY.phases[0].start_s + 0.25
         assert rows["front: tokenizer"].start_s >= 10
-        assert ready_s(client) >= rows["front: tokenizer"].end_s
+        assert ready_s(client.state) >= rows["front: tokenizer"].end_s
 
     asyncio.run(told())
 
@@ -66,8 +67,8 @@ def test_what_passes_between_the_last_phase_and_the_first_answer_is_seen(texts: 
     async def told() -> None:
         client = make_client(OPTIONS, build, texts)
         await load(client, started_s=0.25, timeline=Timeline(time.monotonic() - 10))
-        assert ready_s(client) >= 10
-        silent = [row for row in startup_table(client) if row.name == "(unnamed)"]
+        assert ready_s(client.state) >= 10
+        silent = [row for row in startup_table(client.state) if row.name == "(unnamed)"]
         assert silent[0].start_s == LAST_S + 0.25
 
     asyncio.run(told())
@@ -78,11 +79,11 @@ def test_an_engine_that_is_started_again_has_a_table_of_its_own(texts: TextThrea
         client = make_client(OPTIONS, build, texts)
         await load(client, started_s=0.25, timeline=Timeline(time.monotonic() - 1000))
         client.lose(EngineFailed("It was killed."))
-        assert startup_table(client) == ()
+        assert startup_table(client.state) == ()
         await load(client, started_s=0.0, timeline=Timeline(time.monotonic()))
-        names = [row.name for row in startup_table(client)]
+        names = [row.name for row in startup_table(client.state)]
         assert "front: until the engine is started" not in names
         assert {"front: tokenizer", "transfer", "warm up"} <= set(names)
-        assert LAST_S <= ready_s(client) < 1000
+        assert LAST_S <= ready_s(client.state) < 1000
 
     asyncio.run(told())

@@ -16,7 +16,7 @@ from headrace.ipc.messages import (
     UpdateWeights,
     WeightsAnswer,
 )
-from headrace.server.life.engine_client import EngineFailed
+from headrace.server.life.fault import EngineFailed
 
 OLD, NEW = OPTIONS.engine.model, "s3://bucket/new"
 UPDATE, RELEASE, RESUME = (
@@ -54,7 +54,7 @@ def test_an_update_is_asked_of_the_engine_and_answered_in_sglangs_shape() -> Non
         assert response.status_code == 200
         assert response.json() == {"success": True, "message": "Served.", "num_paused_requests": 3}
         assert front.http.get("/model_info").json()["model_path"] == NEW
-        assert front.client.model_uri == NEW
+        assert front.client.state.model_uri == NEW
 
 
 def test_every_field_of_an_update_reaches_the_engine() -> None:

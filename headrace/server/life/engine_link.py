@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from headrace.ipc.front_channel import FrontChannel
 from headrace.ipc.messages import EngineMessage, FrontMessage, Stop
-from headrace.server.life.engine_client import EngineFailed
 from headrace.server.life.engine_process import EngineProcess, exit_sentence
+from headrace.server.life.fault import EngineFailed
 
 
 class EngineLink:

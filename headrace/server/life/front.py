@@ -79,7 +79,7 @@ def serve(
         )
         await asyncio.sleep(0)  # the channel is open before anything else is done
         try:
-            with tracing_of(options, client) as tracing:
+            with tracing_of(options, client.state) as tracing:
                 return await _serve(options, listener, client, supervisor, supervising, signals, tracing)
         finally:
             supervisor.close()
@@ -163,7 +163,7 @@ async def _drain(client: EngineClient, timeout_s: float) -> None:
     """Let running requests end within `timeout_s`, then cut them off. What an engine that fails leaves is nothing."""
     client.drain()
     _log.info("Shutting down: running requests have %.0f s. A second signal ends at once.", timeout_s)
-    idle = asyncio.ensure_future(client.idle())
+    idle = asyncio.ensure_future(client.admission.idle())
     await _wait(idle, timeout_s=timeout_s)
     if not idle.done():
         idle.cancel()

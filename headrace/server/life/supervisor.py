@@ -11,9 +11,10 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.ipc.timeline import Timeline
-from headrace.server.life.engine_client import EngineClient, EngineFailed, Fault
+from headrace.server.life.engine_client import EngineClient
 from headrace.server.life.engine_link import EngineLink, why_ended
 from headrace.server.life.engine_process import EngineNotStarted, EngineProcess
+from headrace.server.life.fault import EngineFailed, Fault
 from headrace.server.life.restarts import Restart, RestartPolicy
 from headrace.server.life.watchdog import Watchdog
 from headrace.server.seen.startup_log import log_startup
@@ -65,14 +66,15 @@ class Supervisor:
             timeline: what the front did until now, counted from its exec.
         """
         loop, client = asyncio.get_running_loop(), self._client
+        state = client.state
         executed_s = first.executed_s - started_s
         fault, served_s = await self._serve_with(first, started_s, timeline)
         failures = 0
         while True:
             failures = self._policy.failures_in_a_row(failures, served_s)
-            may_pass = fault.passing or client.ever_ready
+            may_pass = fault.passing or state.ever_ready
             delay_s = self._policy.delay_s(failures, random.random()) if may_pass else None
-            if client.draining:
+            if state.draining:
                 return fault.error
             if delay_s is None:
                 error = _given_up(fault.error, failures)
@@ -82,13 +84,13 @@ class Supervisor:
             _log.error("%s The engine is started again in %.1f s (%s).", fault.error, delay_s, attempt)
             client.await_restart(Restart(failures, fault.error.message, loop.time() + delay_s))
             await asyncio.sleep(delay_s)
-            _log.info("Starting an engine again, for %s (%s).", client.model_uri, attempt)
+            _log.info("Starting an engine again, for %s (%s).", state.model_uri, attempt)
             try:
-                engine = self._start_engine(client.model_uri)
+                engine = self._start_engine(state.model_uri)
             except EngineNotStarted as error:
                 fault, served_s = Fault(error, True), 0.0
             else:
-                started_s = 0.0 if client.ever_ready else engine.executed_s - executed_s
+                started_s = 0.0 if state.ever_ready else engine.executed_s - executed_s
                 timeline = Timeline(engine.executed_s - started_s)
                 fault, served_s = await self._serve_with(engine, started_s, timeline)
 
@@ -114,7 +116,7 @@ class Supervisor:
         ends: set[asyncio.Future[Any]] = {link.ended, client.fault, stuck}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            served_s = 0.0 if client.ready is None else loop.time() - client.ready_at_s
+            served_s = 0.0 if client.state.ready is None else loop.time() - client.state.ready_at_s
             fault = await self._end(link)
         finally:
             stuck.cancel()
@@ -155,11 +157,11 @@ class Supervisor:
             await asyncio.sleep(dog.interval_s)
 
     async def _tell_start(self, begun_s: float) -> None:
-        client = self._client
-        is_restart = client.restart is not None
-        await log_startup(client, self._status)
-        if is_restart and client.ready is not None:
-            _log.info("Ready again, %.1f s after the engine was started.", client.ready_at_s - begun_s)
+        state = self._client.state
+        is_restart = state.restart is not None
+        await log_startup(state, self._status)
+        if is_restart and state.ready is not None:
+            _log.info("Ready again, %.1f s after the engine was started.", state.ready_at_s - begun_s)
 
 
 def _given_up(error: HeadraceError, failures: int) -> HeadraceError:

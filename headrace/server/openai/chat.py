@@ -53,7 +53,7 @@ async def chat_completions(request: Request) -> Response:
         return [await texts.encode(lambda: encode_chat(model, wanted, text), characters=len(text))]
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        with context.client.admit():
+        with context.client.admission.admit():
             generation = await prepare(
                 context.client,
                 wanted,

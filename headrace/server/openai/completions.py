@@ -48,7 +48,7 @@ async def completions(request: Request) -> Response:
         )
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        with context.client.admit():
+        with context.client.admission.admit():
             generation = await prepare(
                 context.client,
                 wanted,

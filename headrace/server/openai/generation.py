@@ -93,17 +93,18 @@ async def prepare(
 
     `encode` does so off the loop and checks that they fit. `default_max_tokens` None means the rest of the context. Raises ApiError.
     """
-    load_until_s = client.queue_until_s()
-    with client.waiting_for_load():
+    state = client.state
+    load_until_s = state.queue_until_s()
+    with client.admission.waiting_for_load():
         while True:
-            model = await client.loaded_model(load_until_s)
+            model = await state.loaded_model(load_until_s)
             check_sampling(
                 request, model.vocab_size, default_max_tokens=default_max_tokens, can_score=plan.echo
             )
             prompts = await encode(model)
             check_bias_count(request, len(prompts) * plan.best_of)
-            pool_tokens = await client.until_accepting(load_until_s)
-            if client.model is model:
+            pool_tokens = await state.until_accepting(load_until_s)
+            if state.model is model:
                 break  # else another engine, or another version of the files, came meanwhile
     from headrace.text.detokenizer import Detokenizer
     from headrace.text.stop_matcher import StopMatcher

@@ -20,19 +20,20 @@ async def metrics(request: Request) -> Response:
     from headrace.server.seen.metric_families import State, exposition
 
     client = context.client
+    engine = client.state
     state = State(
         metrics=context.metrics,
-        progress=client.progress.latest,
-        ready=client.ready,
-        phases=startup_table(client),
-        ready_s=ready_s(client),
-        restarts=client.restarts,
+        progress=engine.progress.latest,
+        ready=engine.ready,
+        phases=startup_table(engine),
+        ready_s=ready_s(engine),
+        restarts=engine.restarts,
         weight_changes=client.weights.changes,
         occupied=client.weights.occupied,
         load=client.load,
-        serving=client.serving and client.weights.is_complete,
-        waiting_for_load=client.waiting_for_load_count,
-        context_length=client.model.context_length if client.model is not None else None,
+        serving=engine.serving and client.weights.is_complete,
+        waiting_for_load=client.admission.waiting_count,
+        context_length=engine.model.context_length if engine.model is not None else None,
         processes=_processes(context.engine_pid()),
     )
     body, content_type = exposition(state, request.headers.get("accept", ""))

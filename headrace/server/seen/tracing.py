@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from headrace.server.errors import ApiError
-from headrace.server.life.engine_client import EngineClient
+from headrace.server.life.engine_state import EngineState
 from headrace.server.life.launch import process_age_s
 from headrace.server.options import ServeOptions
 from headrace.server.seen.metrics import GENERATING_ROUTES
@@ -55,17 +55,15 @@ class Tracing:
         parent = _parent_of(headers)
         self._hand_over(of_request(trace, status, ended_s, model=self._model, parent=parent))
 
-    async def startup_of(self, client: EngineClient) -> None:
+    async def startup_of(self, state: EngineState) -> None:
         """Wait until the server is ready, and tell of its start; of one that fails its own error tells."""
         try:
-            ready = await client.until_serving()
+            ready = await state.until_serving()
         except ApiError:
             return
         executed_s = time.monotonic() - process_age_s()
-        phases = startup_phases(client)
-        facts = of_startup(
-            phases, executed_s, model_uri=client.model_uri, bytes_streamed=ready.bytes_streamed
-        )
+        phases = startup_phases(state)
+        facts = of_startup(phases, executed_s, model_uri=state.model_uri, bytes_streamed=ready.bytes_streamed)
         self._hand_over(facts)
 
     def close(self) -> None:
@@ -94,8 +92,8 @@ class Tracing:
 
 
 @contextmanager
-def tracing_of(options: ServeOptions, client: EngineClient) -> Iterator[Tracing | None]:
-    """Tracing where it is asked for, told of this client's start, too; at the end what waits is sent.
+def tracing_of(options: ServeOptions, state: EngineState) -> Iterator[Tracing | None]:
+    """Tracing where it is asked for, told of this server's start, too; at the end what waits is sent.
 
     To be used on the event loop.
     """
@@ -103,7 +101,7 @@ def tracing_of(options: ServeOptions, client: EngineClient) -> Iterator[Tracing 
         yield None
         return
     tracing = Tracing(options)
-    startup = asyncio.get_running_loop().create_task(tracing.startup_of(client))
+    startup = asyncio.get_running_loop().create_task(tracing.startup_of(state))
     try:
         yield tracing
     finally:
