@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from headrace.server.body import parse, read_json_object
 from headrace.server.context import ServerContext
-from headrace.server.disconnect import WhileConnected
 from headrace.server.errors import invalid
+from headrace.server.openai.answer_shape import AnswerShape, told_stop
+from headrace.server.openai.answering import answering
 from headrace.server.openai.choice import Delta
 from headrace.server.openai.choice_plan import chat_plan
-from headrace.server.openai.generation import Generation, collect, prepare
+from headrace.server.openai.generation import Generation
 from headrace.server.openai.logprobs import chat_logprobs
 from headrace.server.openai.prompts import Prompt, check_chat, encode_chat, render_chat
 from headrace.server.openai.protocol import (
@@ -26,14 +25,9 @@ from headrace.server.openai.protocol import (
     ChatLogprobs,
     ChatRequest,
     ChatResponse,
-    ChunkUsage,
-    Usage,
 )
 from headrace.server.openai.served_model import ServedModel
-from headrace.server.openai.streaming import stream_answer
-from headrace.server.openai.token_stream import TokenStream
 from headrace.server.openai.unsupported import CHAT_OFF_VALUES, refuse_unsupported
-from headrace.server.responses import JsonResponse
 
 
 async def chat_completions(request: Request) -> Response:
@@ -52,32 +46,7 @@ async def chat_completions(request: Request) -> Response:
         text = await texts.render(lambda: render_chat(model, wanted))
         return [await texts.encode(lambda: encode_chat(model, wanted, text), characters=len(text))]
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        with context.client.admission.admit():
-            generation = await prepare(
-                context.client,
-                wanted,
-                plan,
-                encode,
-                id_prefix="chatcmpl",
-                default_max_tokens=None,
-                cache_report=context.options.enable_cache_report,
-            )
-            name = context.options.served_model_name
-            meter = context.metrics.of_answer(generation.generates, plan.best_of)
-            with context.client.submit(
-                generation.generates, meter, load_until_s=generation.load_until_s
-            ) as tokens:
-                if wanted.stream:
-                    chunks = _Chunks(generation, name)
-                    await stream_answer(
-                        send, generation, tokens, wanted.stream_options, chunks.of_delta, chunks.of_usage
-                    )
-                else:
-                    response = await _collect(generation, tokens, name)
-                    await JsonResponse(response)(scope, receive, send)
-
-    return WhileConnected(answer)
+    return answering(context, wanted, plan, encode, _SHAPE)
 
 
 def _newer_limit_wins(request: ChatRequest) -> ChatRequest:
@@ -89,25 +58,34 @@ def _newer_limit_wins(request: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(request, max_tokens=limit)
 
 
-async def _collect(generation: Generation, tokens: TokenStream, model: str) -> ChatResponse:
-    answers = await collect(generation, tokens)
-    choices = tuple(
-        ChatChoice(
-            index=index,
-            message=AnswerMessage(content=answer.text),
-            logprobs=_logprobs(generation, answer),
-            finish_reason=answer.finish_reason,
-            matched_stop=UNSET if answer.matched_stop is None else answer.matched_stop,
+def _choice(generation: Generation, index: int, answer: Delta) -> ChatChoice:
+    return ChatChoice(
+        index=index,
+        message=AnswerMessage(content=answer.text),
+        logprobs=_logprobs(generation, answer),
+        finish_reason=answer.finish_reason,
+        matched_stop=told_stop(answer),
+    )
+
+
+def _pieces(generation: Generation, index: int, first: bool, delta: Delta) -> Sequence[ChatChunkChoice]:
+    """The role, then text, then the end, each by itself."""
+    pieces = []
+    if first:
+        pieces.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
+    logprobs = _logprobs(generation, delta)
+    if delta.text or (logprobs and logprobs.content):
+        pieces.append(ChatChunkChoice(index=index, delta=ChatDelta(content=delta.text), logprobs=logprobs))
+    if delta.finish_reason is not None:
+        pieces.append(
+            ChatChunkChoice(
+                index=index,
+                delta=ChatDelta(),
+                finish_reason=delta.finish_reason,
+                matched_stop=told_stop(delta),
+            )
         )
-        for index, answer in enumerate(answers)
-    )
-    return ChatResponse(
-        id=generation.id,
-        created=generation.created,
-        model=model,
-        choices=choices,
-        usage=generation.usage(),
-    )
+    return pieces
 
 
 def _logprobs(generation: Generation, delta: Delta) -> ChatLogprobs | None:
@@ -116,40 +94,11 @@ def _logprobs(generation: Generation, delta: Delta) -> ChatLogprobs | None:
     return chat_logprobs(delta.tokens, generation.pieces)
 
 
-class _Chunks:
-    """Makes the chunks of one stream: the role, then text, then the end, each in a chunk of its own."""
-
-    def __init__(self, generation: Generation, model: str) -> None:
-        self._generation = generation
-        self._model = model
-
-    def of_delta(self, index: int, first: bool, delta: Delta, usage: ChunkUsage) -> Sequence[ChatChunk]:
-        choices = []
-        if first:
-            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        logprobs = _logprobs(self._generation, delta)
-        if delta.text or (logprobs and logprobs.content):
-            content = ChatDelta(content=delta.text)
-            choices.append(ChatChunkChoice(index=index, delta=content, logprobs=logprobs))
-        if delta.finish_reason is not None:
-            choices.append(
-                ChatChunkChoice(
-                    index=index,
-                    delta=ChatDelta(),
-                    finish_reason=delta.finish_reason,
-                    matched_stop=UNSET if delta.matched_stop is None else delta.matched_stop,
-                )
-            )
-        return [self._chunk((choice,), usage) for choice in choices]
-
-    def of_usage(self, usage: Usage) -> ChatChunk:
-        return self._chunk((), usage)
-
-    def _chunk(self, choices: tuple[ChatChunkChoice, ...], usage: ChunkUsage) -> ChatChunk:
-        return ChatChunk(
-            id=self._generation.id,
-            created=self._generation.created,
-            model=self._model,
-            choices=choices,
-            usage=usage,
-        )
+_SHAPE = AnswerShape(
+    id_prefix="chatcmpl",
+    default_max_tokens=None,
+    of_choice=_choice,
+    answer=ChatResponse,
+    of_delta=_pieces,
+    chunk=ChatChunk,
+)

@@ -1,24 +1,20 @@
 """A streamed answer: what comes first, what comes last, and how an error in the middle is told."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 
 from msgspec import UNSET
 from starlette.types import Send
 
 from headrace.server.errors import ApiError
-from headrace.server.openai.choice import Delta
+from headrace.server.openai.answer_shape import AnswerShape, Piece, Whole
 from headrace.server.openai.generation import Generation, deltas
-from headrace.server.openai.protocol import ChunkUsage, StreamOptions, Usage
+from headrace.server.openai.protocol import ChunkUsage, StreamOptions
 from headrace.server.openai.sse import event, send_events
 from headrace.server.openai.token_stream import TokenStream
 from headrace.server.seen.request_trace import current, see_log
 
 _log = logging.getLogger(__name__)
-
-# A chunk's own fields are the route's business: (choice index, first of this choice?, delta, usage) → chunks.
-MakeChunks = Callable[[int, bool, Delta, ChunkUsage], Sequence[object]]
-MakeUsageChunk = Callable[[Usage], object]
 
 
 async def stream_answer(
@@ -26,11 +22,11 @@ async def stream_answer(
     generation: Generation,
     tokens: TokenStream,
     options: StreamOptions | None,
-    make_chunks: MakeChunks,
-    make_usage_chunk: MakeUsageChunk,
+    shape: AnswerShape[Whole, Piece],
+    model: str,
 ) -> None:
-    """Send the whole stream. Raises ApiError only while nothing has been sent: the status can still tell it."""
-    events = _events(generation, tokens, options or StreamOptions(), make_chunks, make_usage_chunk)
+    """Send the whole stream, as the model of this name. Raises ApiError only while nothing has been sent: the status can still tell it."""
+    events = _events(generation, tokens, options or StreamOptions(), shape, model)
     first = await anext(events)
     await send_events(send, first, _telling_errors(events))
 
@@ -39,9 +35,14 @@ async def _events(
     generation: Generation,
     tokens: TokenStream,
     options: StreamOptions,
-    make_chunks: MakeChunks,
-    make_usage_chunk: MakeUsageChunk,
+    shape: AnswerShape[Whole, Piece],
+    model: str,
 ) -> AsyncIterator[bytes]:
+    def chunk(pieces: tuple[Piece, ...], usage: ChunkUsage) -> object:
+        return shape.chunk(
+            id=generation.id, created=generation.created, model=model, choices=pieces, usage=usage
+        )
+
     begun: set[int] = set()
     async for index, delta in deltas(generation, tokens):
         usage: ChunkUsage = UNSET
@@ -49,12 +50,12 @@ async def _events(
             usage = generation.usage()
         elif options.include_usage:
             usage = None
-        chunks = make_chunks(index, index not in begun, delta, usage)
+        pieces = shape.of_delta(generation, index, index not in begun, delta)
         begun.add(index)
-        if chunks:
-            yield b"".join(event(chunk) for chunk in chunks)
+        if pieces:
+            yield b"".join(event(chunk((piece,), usage)) for piece in pieces)
     if options.include_usage:
-        yield event(make_usage_chunk(generation.usage()))
+        yield event(chunk((), generation.usage()))
 
 
 async def _telling_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
