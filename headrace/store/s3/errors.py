@@ -21,7 +21,8 @@ from headrace.store.s3.error_table import (
     Meaning,
 )
 from headrace.store.s3.listing import parse_xml, text_of
-from headrace.store.s3.settings import PAYER_VARIABLE, S3Settings
+from headrace.store.s3.settings import S3Settings
+from headrace.store.s3.told import PAYER_VARIABLE
 from headrace.store.versions import http_date_s
 
 _SKEW_S = 60
