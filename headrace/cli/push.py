@@ -1,7 +1,6 @@
 """`headrace push DIR URI`: upload a model folder to an object store."""
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -35,12 +34,6 @@ examples:
 
 The store is found by the usual AWS variables and files: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
 AWS_ENDPOINT_URL, AWS_PROFILE and so on."""
-
-_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-
-
-class NotAModel(HeadraceError):
-    """The folder does not hold a model that could be served."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -82,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
     _refuse_inside(args.folder, destination)
     found = read_folder(args.folder, force=args.force)
     if args.manifest:
-        _check_weights(args.folder, found)
+        from headrace.store.upload.model_check import check_weights
+
+        check_weights(args.folder, found)
     from headrace.cli.interrupts import sigterm_as_interrupt
 
     show = not (args.quiet or args.json)
@@ -170,7 +165,9 @@ def read_folder(folder: Path, *, force: bool = False) -> "FolderFiles":
     try:
         found = find_files(folder)
         if not force:
-            _check_model(folder, found)
+            from headrace.store.upload.model_check import check_model
+
+            check_model(folder, found)
     except OSError as error:
         raise HeadraceError(
             f"{error.filename or folder} cannot be read: {error.strerror}.", remedy="Check its permissions."
@@ -209,86 +206,12 @@ def push_folder(
         )
 
 
-def _check_weights(folder: Path, found: "FolderFiles") -> None:
-    """What --force lets pass may have nothing that a manifest could be of. Raises NotAModel."""
-    from headrace.store.upload.manifest import is_weight
-
-    if not any(is_weight(file.name) for file in found.files):
-        raise NotAModel(
-            f"{folder} holds no safetensors files, so there is nothing to make a manifest of.",
-            remedy="Leave --manifest away, or give the folder of the weights.",
-        )
-
-
 def _progress(total_bytes: int, show: bool) -> AbstractContextManager[Callable[[int], None]]:
     if not show:
         return nullcontext(lambda _count: None)
     from headrace.cli.progress import transfer_progress
 
     return transfer_progress(total_bytes, "pushing", sys.stderr)
-
-
-def _check_model(folder: Path, found: "FolderFiles") -> None:
-    """Refuse what `headrace serve` would refuse for its files."""
-    from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights
-    from headrace.source.objects import Listing, ObjectInfo
-
-    names = {file.name for file in found.files}
-    force = "--force uploads the folder as it is."
-    for name in found.left_out:
-        counts = name in (CONFIG_NAME, INDEX_NAME) or name.endswith(".safetensors")
-        if counts and "/" not in name and not name.startswith("."):
-            raise NotAModel(
-                f"{folder}/{name} is a link that leads nowhere, or no regular file.",
-                remedy=f"Put the file there first; {force}",
-            )
-    for what, there in (
-        (CONFIG_NAME, CONFIG_NAME in names),
-        ("safetensors files", any(name.endswith(".safetensors") for name in names if "/" not in name)),
-    ):
-        if not there:
-            raise NotAModel(
-                f"{folder} holds no {what}, so it is not a model that could be served.",
-                remedy=f"Give the folder of a Hugging Face checkpoint with safetensors; {force}",
-            )
-    listing = Listing(
-        tuple(
-            ObjectInfo(str(file.path), file.name, file.size_bytes, "")
-            for file in found.files
-            if "/" not in file.name
-        )
-    )
-    index = (folder / INDEX_NAME).read_bytes() if INDEX_NAME in names else None
-    try:
-        weights = choose_weights(listing, str(folder), index)
-    except BadModelFiles as error:
-        raise NotAModel(error.message, remedy=f"Complete the folder first; {force}") from None
-    for item in weights:
-        _check_header(Path(item.key), item.size_bytes, force)
-
-
-def _check_header(path: Path, size_bytes: int, force: str) -> None:
-    """The cheap proof that a file is whole: the header says how long it is."""
-    with open(path, "rb") as file:
-        start = file.read(8)
-        length = int.from_bytes(start, "little")
-        if start == b"version ":
-            raise NotAModel(
-                f"{path} is a Git LFS pointer, not the weights.", remedy=f"Run `git lfs pull` first; {force}"
-            )
-        header = file.read(length) if 0 < length <= min(size_bytes - 8, _MAX_HEADER_BYTES) else b""
-    try:
-        ends = [
-            entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__"
-        ]
-        whole = 8 + length + max(ends, default=0) == size_bytes
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        whole = False
-    if not whole:
-        raise NotAModel(
-            f"{path} is not a whole safetensors file: its {size_bytes:,} bytes do not fit its header.",
-            remedy=f"Download it again; {force}",
-        )
 
 
 def _facts(result: "UploadResult", destination: "ModelSource", seconds: float) -> dict[str, Any]:
