@@ -19,3 +19,10 @@ def import_torch() -> None:
     finally:
         del sys.modules[_SHAPES_ONLY]
     vars(torch).pop(_SHAPES_ONLY.rpartition(".")[2], None)
+    _make_generators_usable(torch)
+
+
+def _make_generators_usable(torch: ModuleType) -> None:
+    """What was left out would also have imported the module that does this; without it no Generator can be made."""
+    if hasattr(torch._C, "_set_generator_metaclass"):
+        torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)

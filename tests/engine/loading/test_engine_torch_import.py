@@ -18,13 +18,19 @@ def test_torch_is_imported_without_its_rules_for_meta_tensors() -> None:
     ) == ("False False\n")
 
 
+def test_random_numbers_can_be_drawn_from_a_stream_of_ones_own() -> None:
+    draw = "print(torch.rand(3, generator=torch.Generator().manual_seed(7)).tolist())\n"
+    assert run(draw) == run(draw, begin="import torch\n")
+
+
 def test_what_was_left_out_is_imported_for_whoever_names_it() -> None:
     said = run(
         "import torch._meta_registrations\n"
         "a = torch.empty((3, 4), device='meta')\n"
+        "print(torch.rand(1, generator=torch.Generator()).shape, end=' ')\n"
         "print(torch.nn.functional.scaled_dot_product_attention(*[a.view(1, 1, 3, 4)] * 3).shape)\n"
     )
-    assert said == "torch.Size([1, 1, 3, 4])\n"
+    assert said == "torch.Size([1]) torch.Size([1, 1, 3, 4])\n"
 
 
 def test_whoever_has_imported_torch_keeps_it_as_it_is() -> None:
