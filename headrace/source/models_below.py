@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights, is_weight_name
+from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles
 from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.weight_files import choose_weights, is_weight_name
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _WEIGHTS = (".safetensors", ".gguf", *_PICKLED)

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.source.files import (
-    INDEX_NAME,
-    MAX_METADATA_BYTES,
-    BadModelFiles,
-    choose_metadata,
-    choose_weights,
-    describe,
-    read_index,
-)
+from headrace.source.files import INDEX_NAME, MAX_METADATA_BYTES, BadModelFiles, choose_metadata
 from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.weight_files import choose_weights, describe, read_index
 from tests.profiles import examples
 
 WHERE = "s3://bucket/model"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.source.files import MANIFEST_NAME, choose_metadata, choose_weights
+from headrace.source.files import MANIFEST_NAME, choose_metadata
 from headrace.source.manifest import (
     BLOCK_BYTES,
     BadManifest,
@@ -18,6 +18,7 @@ from headrace.source.manifest import (
     sums_of,
 )
 from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.weight_files import choose_weights
 
 
 def sums(size_bytes: int) -> ObjectSums:

@@ -8,16 +8,9 @@ from functools import partial
 from headrace.engine.check.finding import Finding, Findings, fail, ok, tried, warn
 from headrace.engine.check.place import Place, check_readable
 from headrace.engine.loading.checkpoint import BadMetadata
-from headrace.source.files import (
-    CONFIG_NAME,
-    INDEX_NAME,
-    BadModelFiles,
-    choose_metadata,
-    choose_weights,
-    describe,
-    read_index,
-)
+from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_metadata
 from headrace.source.objects import ObjectInfo
+from headrace.source.weight_files import choose_weights, describe, read_index
 from headrace.stream.checkpoint.header import Shard
 from headrace.stream.checkpoint.headers import fetch_file, fetch_shard
 from headrace.stream.checkpoint.index import check_index

@@ -16,12 +16,11 @@ from headrace.source.files import (
     GENERATION_CONFIG_NAME,
     INDEX_NAME,
     choose_metadata,
-    choose_weights,
-    describe,
     is_tokenizer_file,
 )
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import parse_source
+from headrace.source.weight_files import choose_weights, describe
 from headrace.store.base import Store, open_store
 from headrace.stream.checkpoint.header import Shard
 from headrace.stream.checkpoint.headers import ReaderPool, fetch_file, fetch_shard

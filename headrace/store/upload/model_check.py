@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles, choose_weights
+from headrace.source.files import CONFIG_NAME, INDEX_NAME, BadModelFiles
 from headrace.source.objects import Listing, ObjectInfo
+from headrace.source.weight_files import choose_weights
 from headrace.store.upload.manifest import is_weight
 from headrace.store.upload.plan import FolderFiles
 

@@ -17,8 +17,8 @@ from headrace.source.files import (
     TOKENIZER_NAME,
     TOKENIZER_NAMES,
     VOCABULARY_NAMES,
-    read_index,
 )
+from headrace.source.weight_files import read_index
 from headrace.store.base import Found, Store, read_whole
 from headrace.store.errors import AccessDenied, NotFound, TimedOut, TransientError
 from headrace.store.threads import start_some

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from headrace.source.files import INDEX_NAME, BadModelFiles, read_index
+from headrace.source.files import INDEX_NAME, BadModelFiles
+from headrace.source.weight_files import read_index
 from headrace.stream.checkpoint.header import Shard
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headrace.source.files import INDEX_NAME, choose_weights
+from headrace.source.files import INDEX_NAME
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource, parse_object, parse_source
+from headrace.source.weight_files import choose_weights
 from headrace.store.base import Found, Reader, Store, read_range
 from headrace.store.errors import TransientError
 from headrace.stream.checkpoint.header import Shard, header_length, parse_header

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from headrace.source.cache import MetadataCache
-from headrace.source.files import MANIFEST_NAME, choose_metadata, choose_weights
+from headrace.source.files import MANIFEST_NAME, choose_metadata
 from headrace.source.objects import Listing
 from headrace.source.uri import parse_source
+from headrace.source.weight_files import choose_weights
 from headrace.store.base import open_store, read_range, read_whole
 from headrace.store.errors import AccessDenied, NotFound, TransientError, Unsupported
 from headrace.store.web.listing import MAX_SHARDS, _spread, has_senses, shards_of
