@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from byte_model import ids_of
+from byte_model import ids_of, model_info
 from front_harness import OPTIONS, running_front
 from scripted_engine import READY, refuse, say, silent
+from test_server_loading import ACCEPTING
 from test_server_weights import RELEASE, UPDATE, answered
 
 import headrace
@@ -215,6 +216,20 @@ def test_a_load_can_be_followed_and_who_waits_for_it_counts_as_queued() -> None:
         numbers = scrape(front.http)
     assert numbers("num_queue_reqs") == 0
     assert numbers("time_to_first_token_seconds_count") == 1
+
+
+def test_choices_that_the_engine_was_sent_while_it_loads_count_as_queued() -> None:
+    with running_front(load=False) as front:
+        front.engine.send(model_info(), ACCEPTING)
+        thread = threading.Thread(target=lambda: front.complete(n=3, temperature=1))
+        thread.start()
+        numbers = scrape(front.http)
+        while numbers("num_queue_reqs") != 3:
+            numbers = scrape(front.http)
+        assert numbers("ready") == 0
+        front.engine.send(READY)
+        thread.join()
+        assert scrape(front.http)("num_queue_reqs") == 0
 
 
 def test_the_start_is_told_by_phases_once_it_is_over() -> None:

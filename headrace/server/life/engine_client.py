@@ -95,6 +95,12 @@ class EngineClient:
         self.messages = 0
         self.created = int(time.time())
 
+    @property
+    def waiting_for_load_count(self) -> int:
+        """Who waits for the end of the load: requests here, and generations that the engine was sent already."""
+        sent = self._in_flight.generation_count if self.state.ready is None else 0
+        return self.admission.waiting_count + sent
+
     # ---- engines come and go
 
     def attach(

@@ -23,6 +23,11 @@ class InFlight:
 
     # ---- generations
 
+    @property
+    def generation_count(self) -> int:
+        """Generations that go on."""
+        return len(self._streams)
+
     def add(self, rid: str, stream: TokenStream) -> None:
         """A generation is being sent."""
         self._streams[rid] = stream

@@ -39,7 +39,7 @@ class State:
         occupied: what is in the engine's memory.
         load: how busy the engine is.
         serving: requests are answered at once.
-        waiting_for_load: requests that wait for the end of the load.
+        waiting_for_load: requests, or choices of them, that wait for the end of the load.
         context_length: None until the model is known.
         processes: "front" and "engine", as far as the system tells of them.
     """

@@ -32,7 +32,7 @@ async def metrics(request: Request) -> Response:
         occupied=client.weights.occupied,
         load=client.load,
         serving=engine.serving and client.weights.is_complete,
-        waiting_for_load=client.admission.waiting_count,
+        waiting_for_load=client.waiting_for_load_count,
         context_length=engine.model.context_length if engine.model is not None else None,
         processes=_processes(context.engine_pid()),
     )
