@@ -198,5 +198,6 @@ def end(crew: Crew, error: BaseException) -> None:
 
 
 def under_way(crew: Crew) -> int:
-    """Bytes of chunks that are not complete."""
-    return sum(task.read.target.received for task in crew.tasks.values() if task.read is not None)
+    """Bytes of chunks that are not complete, whether somebody reads them at the moment or not."""
+    held = sum(task.read.target.received for task in crew.tasks.values() if task.read is not None)
+    return held + crew.queue.received

@@ -115,6 +115,11 @@ class TaskQueue:
     def __len__(self) -> int:
         return len(self._chunks) + len(self._hastened) + len(self._given_back)
 
+    @property
+    def received(self) -> int:
+        """Bytes that are there already of what was given back."""
+        return sum(task.read.target.received for task in self._given_back if task.read is not None)
+
     def take(self, workers: int) -> Task | None:
         """The next task, or None where there is none or no room for it.
 

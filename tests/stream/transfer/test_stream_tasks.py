@@ -1,8 +1,12 @@
 """The queue of chunks: the plan's order, parts towards the end, and room before anything is begun."""
 
+import threading
+
+from headrace.source.objects import ObjectInfo
+from headrace.store.base import Target
 from headrace.stream.plan import Chunk, Placement, ReadPlan, plan_reads
 from headrace.stream.transfer.staging import Staging
-from headrace.stream.transfer.tasks import SHORTEST_CHUNK_BYTES, TaskQueue
+from headrace.stream.transfer.tasks import SHORTEST_CHUNK_BYTES, Read, TaskQueue
 
 MIB = 1 << 20
 FAST = 400.0 * MIB
@@ -77,6 +81,23 @@ def test_what_was_given_back_comes_before_anything_new() -> None:
     queue.give_back(first)
     assert len(queue) == 4
     assert queue.take(8) is first
+
+
+def test_what_was_given_back_counts_as_received_until_it_is_taken_again() -> None:
+    queue = TaskQueue(plan_of(40), None, Staging())
+    queue.rate = FAST
+    begun, untouched = queue.take(8), queue.take(8)
+    assert begun is not None
+    assert untouched is not None
+    target = Target([memoryview(bytearray(8 * MIB))])
+    target.received = 3 * MIB
+    begun.read = Read(ObjectInfo("a", "a", 40 * MIB, "v", None), begun.chunk.start, target, threading.Event())
+    queue.give_back(untouched)
+    queue.give_back(begun)
+    assert queue.received == 3 * MIB
+    assert queue.take(8) is untouched
+    assert queue.take(8) is begun
+    assert queue.received == 0
 
 
 def test_without_room_in_scratch_nothing_is_begun() -> None:
