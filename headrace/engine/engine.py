@@ -10,7 +10,7 @@ import torch
 
 from headrace.engine.load_meter import LoadMeter
 from headrace.engine.loading.shared_channel import Channel
-from headrace.engine.runner import Runner, ScoredRows
+from headrace.engine.runner import Runner, ScoredRows, StepLogits
 from headrace.engine.sampling.logprobs import token_logprobs
 from headrace.engine.sampling.sampler import BrokenLogits, Sampler
 from headrace.engine.scheduling.kv_pool import PagePool
@@ -41,15 +41,19 @@ from headrace.models.decoder.forward import DecoderModel
 if TYPE_CHECKING:
     from headrace.engine.change.served import Served
     from headrace.engine.change.weight_change import WeightChanges
-    from headrace.engine.loading.arriving import Arriving
+    from headrace.engine.loading.wave import Wave
 
 _WARM_UP_TOKENS = 16
+# So much of prompts may be on its way through the layers at once while these arrive: hidden states of 8 pieces, 16 MiB
+# where one of them is 2,048 wide and bfloat16.
+_TOKENS_BEHIND_BYTES = 4096
 
 
 class Engine:
     """One model with everything that makes tokens. One thread owns it.
 
     Attributes:
+        chunk_tokens: prompt tokens that are computed together at the most.
         postponed: messages that came before the model was loaded and were to wait for that: `serve` takes them first.
     """
 
@@ -78,7 +82,8 @@ class Engine:
         self._sampler = Sampler(options.random_seed, frozenset(eos_token_ids))
         self._eos_token_ids = frozenset(eos_token_ids)
         self._pool_tokens = pool_tokens
-        self._pace = PrefillPace(min(options.chunked_prefill_size, options.max_prefill_tokens))
+        self.chunk_tokens = min(options.chunked_prefill_size, options.max_prefill_tokens)
+        self._pace = PrefillPace(self.chunk_tokens)
         self._prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self._clock = clock
         self._served = served
@@ -142,18 +147,45 @@ class Engine:
     def _next_message(self, channel: Channel, timeout_s: float | None) -> FrontMessage | None:
         return self.postponed.popleft() if self.postponed else channel.receive(timeout_s)
 
-    def step(self, arriving: "Arriving | None" = None) -> list[EngineMessage]:
-        """Compute one step of what is running; what it gave: a StepOutput, and failures of single requests.
-
-        Args:
-            arriving: what to wait for where the weights are still on their way.
-
-        Raises:
-            Abandoned: another step is to be planned; nothing has come of this one.
-        """
+    def step(self) -> list[EngineMessage]:
+        """Compute one step of what is running; what it gave: a StepOutput, and failures of single requests."""
         begun = self._clock()
         step = self.scheduler.plan(self._pace.budget(somebody_waits=self.scheduler.has_decodes))
-        logits = self.runner.run(step, arriving.before_group(step) if arriving is not None else None)
+        answers = self._conclude(step, self.runner.run(step))
+        self._pace.observe(
+            prefill_tokens=sum(count for _, count in step.prefills),
+            decodes=len(step.decodes),
+            seconds=self._clock() - begun,
+        )
+        return answers
+
+    def step_behind(self, wave: "Wave") -> list[EngineMessage]:
+        """The same while the weights are on their way: as much of a step as came of it before it was outdated."""
+        decoding = self.scheduler.has_decodes
+        # Without bytes to wait for, more would only hold up those who come first.
+        budget = self.chunk_tokens if wave.is_over else self._budget_behind_bytes(somebody_waits=decoding)
+        answers: list[EngineMessage] = []
+        for part, logits in wave.through(self.scheduler.plan(budget)):
+            answers += self._conclude(part, logits)
+        return answers
+
+    def _budget_behind_bytes(self, *, somebody_waits: bool) -> int:
+        """Prompt tokens of a step that waits for bytes."""
+        # Who waits for a next token has seen every layer arrive, and scored prompts hold the logits of all their rows.
+        if somebody_waits or any(request.is_scored for request in self.scheduler.requests()):
+            return self.chunk_tokens
+        return min(self.options.max_prefill_tokens, max(self.chunk_tokens, _TOKENS_BEHIND_BYTES))
+
+    def has_room_beside(self, step: Step) -> bool:
+        """Whether a request that comes while the step waits for bytes could have been computed by it."""
+        budget = self._budget_behind_bytes(somebody_waits=bool(step.decodes))
+        return (
+            sum(count for _, count in step.prefills) < budget
+            and self.scheduler.running_count < self.options.max_running_requests
+        )
+
+    def _conclude(self, step: Step, logits: StepLogits) -> list[EngineMessage]:
+        """Sample and commit what a step computed."""
         for rows in logits.scored:
             self._score(rows)
         sampled = step.sampled()
@@ -178,21 +210,7 @@ class Engine:
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.rid)
-        if arriving is None:  # else it took what the bytes took
-            self._pace.observe(
-                prefill_tokens=sum(count for _, count in step.prefills),
-                decodes=len(step.decodes),
-                seconds=self._clock() - begun,
-            )
         return answers
-
-    def has_room_beside(self, step: Step) -> bool:
-        """Whether a request that comes now could have been computed by the same step."""
-        budget = self._pace.budget(somebody_waits=bool(step.decodes))
-        return (
-            sum(count for _, count in step.prefills) < budget
-            and self.scheduler.running_count < self.options.max_running_requests
-        )
 
     def take(self, message: FrontMessage) -> EngineMessage | None:
         """Queue, abort, flush, or begin a change of weights; what to answer at once, if anything."""

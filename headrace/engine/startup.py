@@ -84,7 +84,7 @@ def _start(
     if load.is_dummy:
         with timeline.phase("random weights"):
             _fill_with_noise(load, options)
-    arriving = Arriving(load.transfer, load.table, lambda step: inbox.outdates(step, engine), built.copy)
+    arriving = Arriving(load.transfer, load.table, built.copy)
     inbox.hand_over(engine)
     answers = _compute_behind_the_bytes(load, engine, inbox, arriving, timeline)
     if built.copy is not None:

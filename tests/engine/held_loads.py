@@ -4,6 +4,7 @@ The script goes on each time the engine looks for messages: it does so when it h
 waits for bytes. So "this request came when layer 1 was there and layer 2 was not" is a fact and no timing.
 """
 
+import json
 import random
 import threading
 import time
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from headrace.engine import startup
 from headrace.engine.engine import Engine
 from headrace.engine.loading import arriving, while_loading
+from headrace.engine.loading.while_loading import compute_while_loading
 from headrace.engine.startup import start
 from headrace.ipc.messages import (
     EngineMessage,
@@ -292,3 +295,29 @@ def shuffled_in(messages: Sequence[FrontMessage], passes: int, seed: int) -> lis
     for _ in range(passes):
         events.insert(chance.randrange(len(events) + 1), Pass(chance.choice([1, 1, 2])))
     return events
+
+
+@contextmanager
+def caught_engine() -> Iterator[list[Engine]]:
+    """The engines that are made meanwhile, as soon as they look for messages."""
+    engines: list[Engine] = []
+
+    def caught(engine: Engine, *others: Any) -> list[EngineMessage]:
+        engines.append(engine)
+        return compute_while_loading(engine, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(startup, "compute_while_loading", caught)
+        yield engines
+
+
+def tensor_spans(folder: Path) -> dict[str, tuple[int, int]]:
+    """First byte and end of each tensor in the one file."""
+    data = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {
+        name: (8 + length + entry["data_offsets"][0], 8 + length + entry["data_offsets"][1])
+        for name, entry in header.items()
+    }

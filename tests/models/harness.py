@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from headrace.models.batch import ForwardBatch, KVCache, PrefillSpan
 from headrace.models.decoder.forward import DecoderModel
+from headrace.models.layout import EMBEDDED_ROWS
 from headrace.models.registry import forward_class, read_config
 from tests.tiny_models import config_json, parameters_of
 
@@ -47,20 +48,14 @@ def empty_cache(decoder: DecoderModel, slots: int) -> KVCache:
     return KVCache(keys, values)
 
 
-def step(
-    decoder: DecoderModel,
-    cache: KVCache,
+def batch_of(
     prefills: Sequence[Chunk] = (),
     decodes: Sequence[tuple[Request, int]] = (),
     *,
     padding_slot: int = 0,
     rows: Literal["all", "last", "none"] = "all",
-    before_group: Callable[[int], None] | None = None,
-) -> torch.Tensor:
-    """One step over prompt chunks and one new token each of `decodes`.
-
-    Wants the logits of all rows, of each request's last, or of none; gives them to their requests and returns them.
-    """
+) -> tuple[ForwardBatch, list[Request]]:
+    """The step, as the model wants it, and whose each of the wanted rows is; its tokens count as computed."""
     ids: list[int] = []
     positions: list[int] = []
     writes: list[torch.Tensor] = []
@@ -92,11 +87,45 @@ def step(
         decode_lengths=torch.tensor(lengths, dtype=torch.int64),
         logit_rows=torch.tensor(wanted, dtype=torch.int64),
     )
+    return batch, owners
+
+
+def step(
+    decoder: DecoderModel,
+    cache: KVCache,
+    prefills: Sequence[Chunk] = (),
+    decodes: Sequence[tuple[Request, int]] = (),
+    *,
+    padding_slot: int = 0,
+    rows: Literal["all", "last", "none"] = "all",
+    before_group: Callable[[int], None] | None = None,
+) -> torch.Tensor:
+    """One step over prompt chunks and one new token each of `decodes`.
+
+    Wants the logits of all rows, of each request's last, or of none; gives them to their requests and returns them.
+    """
+    batch, owners = batch_of(prefills, decodes, padding_slot=padding_slot, rows=rows)
     with torch.inference_mode():
-        logits = decoder.forward(batch, cache, before_group)
+        logits = (
+            decoder.forward(batch, cache)
+            if before_group is None
+            else _told(decoder, batch, cache, before_group)
+        )
     for owner, row in zip(owners, logits, strict=True):
         owner.logits.append(row)
     return logits
+
+
+def _told(
+    decoder: DecoderModel, batch: ForwardBatch, cache: KVCache, before_group: Callable[[int], None]
+) -> torch.Tensor:
+    """The logits; `before_group` is called before anything of a group is read."""
+    before_group(EMBEDDED_ROWS)
+    passage = decoder.begin(batch)
+    while passage.logits is None:
+        before_group(decoder.group_of(passage))
+        decoder.advance(passage, cache)
+    return passage.logits
 
 
 def greedy(decoder: DecoderModel, prompt: Sequence[int], count: int, chunk: int | None = None) -> list[int]:

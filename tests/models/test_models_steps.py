@@ -9,7 +9,16 @@ from headrace.models.batch import KVCache
 from headrace.models.decoder.forward import DecoderModel
 from headrace.models.layout import EMBEDDED_ROWS
 from headrace.models.registry import layout_of
-from tests.models.harness import Request, empty_cache, greedy, ours, step, theirs_greedy, theirs_logits
+from tests.models.harness import (
+    Request,
+    batch_of,
+    empty_cache,
+    greedy,
+    ours,
+    step,
+    theirs_greedy,
+    theirs_logits,
+)
 from tests.models.options import SLIDING, Fields
 from tests.tiny_models import config_json, in_dtype, make_tiny, median_gap, parameters_of, random_ids
 
@@ -123,6 +132,25 @@ def test_what_lies_in_a_padding_slot_reaches_nobody(dtype: torch.dtype, poison: 
     for tensor in poisoned.keys + poisoned.values:
         tensor[0] = poison
     assert torch.equal(last_logits(poisoned), last_logits(clean))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_that_go_through_the_layers_side_by_side_give_the_same_bits(family: str) -> None:
+    model = make_tiny(family)
+    decoder = ours(model)
+    ids = random_ids(model, 50, seed=9)
+    one_by_one, side_by_side = empty_cache(decoder, 50), empty_cache(decoder, 50)
+    request = Request(torch.arange(50), prompt_length=50)
+    batches = [batch_of([(request, ids[start:end])])[0] for start, end in ((0, 16), (16, 32), (32, 50))]
+    with torch.inference_mode():
+        expected = [decoder.forward(batch, one_by_one) for batch in batches]
+        passages = [decoder.begin(batch) for batch in batches]
+        while passages[-1].logits is None:
+            for passage in passages:
+                decoder.advance(passage, side_by_side)
+    for passage, logits in zip(passages, expected, strict=True):
+        assert passage.logits is not None
+        assert torch.equal(passage.logits, logits)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])

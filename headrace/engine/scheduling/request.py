@@ -88,13 +88,6 @@ class Step:
         """All whose tokens are computed, in the order of the step's rows."""
         return [*(request for request, _ in self.prefills), *self.decodes]
 
-    def input_ids(self) -> list[int]:
-        """The tokens that are computed, in the order of the step's rows."""
-        ids: list[int] = []
-        for request, count in self.prefills:
-            ids += request.tokens(request.computed, request.computed + count)
-        return ids + [request.output[-1] for request in self.decodes]
-
     def finished_prefills(self) -> list[Request]:
         """The requests whose last known token is computed by this step's prefills."""
         return [request for request, count in self.prefills if request.computed + count == request.length]

@@ -1,6 +1,7 @@
 """The forward pass of a Llama-shaped decoder over one step of the engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -15,8 +16,27 @@ from headrace.models.decoder.frequencies import frequencies_by_length, inverse_f
 from headrace.models.decoder.layer_parts import LayerParts, native_parts, reference_parts
 from headrace.models.decoder.layout import decoder_layout, head_group
 from headrace.models.decoder.parameters import arrange, check_parameters
-from headrace.models.decoder.step import attend, prepare_step, sequence_lengths
-from headrace.models.layout import EMBEDDED_ROWS
+from headrace.models.decoder.step import StepContext, attend, prepare_step, sequence_lengths
+
+
+@dataclass(slots=True)
+class Passage:
+    """A step on its way through the layers.
+
+    Attributes:
+        context: what its layers share.
+        layers: those that compute so many rows fastest.
+        hidden: [rows, hidden_size]; behind the last layer only the rows whose logits are wanted.
+        layer: which one is next.
+        logits: float32 [wanted, vocab_size], once the step is through.
+    """
+
+    batch: ForwardBatch
+    context: StepContext
+    layers: tuple[LayerParts, ...]
+    hidden: torch.Tensor
+    layer: int = 0
+    logits: torch.Tensor | None = None
 
 
 class DecoderModel:
@@ -46,36 +66,54 @@ class DecoderModel:
         if parts.can_compute(*parameters.values()):
             self._native = tuple(native_parts(config, layer) for layer in layers)
 
-    def forward(
-        self, batch: ForwardBatch, cache: KVCache, before_group: Callable[[int], None] | None = None
-    ) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """The logits of the wanted rows, float32 [wanted, vocab_size]; writes the step's keys and values to `cache`.
 
-        `before_group(g)` is called before anything of parameter group g is read, so that the first steps can
-        run while later groups are still on their way; `before_group(EMBEDDED_ROWS)` before the embedding's rows of
-        `input_ids` are. What it raises leaves nothing behind but keys and values in the step's own slots. The last
-        group is not asked for where no logits are wanted. The caller is in torch.inference_mode.
+        The caller is in torch.inference_mode, here and below.
         """
-        reach = before_group or _everything_is_there
+        passage = self.begin(batch)
+        while passage.logits is None:
+            self.advance(passage, cache)
+        return passage.logits
+
+    # ---- the same, part by part, so that several steps can go through the layers while later ones are on their way
+
+    def begin(self, batch: ForwardBatch) -> Passage:
+        """A step before the first layer. Of the parameters only the embedding's rows of its `input_ids` are read."""
         cos, sin = self._angles(batch)
-        step = prepare_step(batch, cos, sin, self._windows, self.arithmetic)
-        reach(EMBEDDED_ROWS)
+        context = prepare_step(batch, cos, sin, self._windows, self.arithmetic)
         hidden = functional.embedding(batch.input_ids, self.parameters.embedding)
-        last = len(self.parameters.layers) - 1
-        layers = self._layers_for(hidden.shape[0])
-        for index, layer in enumerate(layers):
-            reach(index)
-            keys, values = cache.keys[index], cache.values[index]
-            query = layer.before(hidden, cos, sin, step.write_slots, keys, values)
-            attended = attend(step.attention[self.config.windows[index]], query, keys, values)
-            if index == last:
-                # What follows the last attention serves only the logits.
-                attended, hidden = attended[batch.logit_rows], hidden[batch.logit_rows]
-            layer.after(attended, hidden)
-        if not hidden.shape[0]:
-            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
-        reach(head_group(self.config))
-        return self._logits(hidden)
+        return Passage(batch, context, self._layers_for(hidden.shape[0]), hidden)
+
+    def group_of(self, passage: Passage) -> int:
+        """The group of parameters that `advance` will read, and no other."""
+        return passage.layer if passage.layer < len(passage.layers) else head_group(self.config)
+
+    def advance(self, passage: Passage, cache: KVCache) -> None:
+        """Go through the next layer, or behind the last one to the logits. Where none are wanted, the last one is all.
+
+        What a step attends to must have gone through the layer before. It leaves nothing behind but keys and values in
+        the step's own slots.
+        """
+        assert passage.logits is None
+        index = passage.layer
+        if index < len(passage.layers):
+            self._through_layer(passage, index, cache)
+            passage.layer += 1
+            if index + 1 < len(passage.layers) or passage.hidden.shape[0]:
+                return
+        passage.logits = self._logits(passage.hidden)
+
+    def _through_layer(self, passage: Passage, index: int, cache: KVCache) -> None:
+        layer, context = passage.layers[index], passage.context
+        keys, values = cache.keys[index], cache.values[index]
+        query = layer.before(passage.hidden, context.cos, context.sin, context.write_slots, keys, values)
+        attended = attend(context.attention[self.config.windows[index]], query, keys, values)
+        if index + 1 == len(passage.layers):
+            # What follows the last attention serves only the logits.
+            rows = passage.batch.logit_rows
+            attended, passage.hidden = attended[rows], passage.hidden[rows]
+        layer.after(attended, passage.hidden)
 
     @property
     def computed_by(self) -> str:
@@ -91,6 +129,8 @@ class DecoderModel:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [rows, vocab_size] of the last layer's hidden [rows, hidden_size]."""
+        if not hidden.shape[0]:
+            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
         norm, head, eps = self.parameters.norm, self.parameters.head, self.config.rms_norm_eps
         if self._native and hidden.shape[0] <= self.arithmetic.native_rows(self.dtype):
             return parts.linear(parts.rms_norm(hidden, norm, eps), head, wide=True)
@@ -103,7 +143,3 @@ class DecoderModel:
             lengths = sequence_lengths(batch)
             frequencies = frequencies_by_length(rope, frequencies, lengths, self.config.head_dim)
         return rotary_table(batch.positions, frequencies, self.dtype, rope.attention_factor)
-
-
-def _everything_is_there(_group: int) -> None:
-    """Stands in for `before_group` once the model is loaded."""

@@ -1,11 +1,9 @@
 """Requests that come while the model loads: what they get, when it is sent, and what the load is otherwise."""
 
-import json
 import math
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,12 @@ from transformers import PreTrainedModel
 
 from headrace.engine import startup
 from headrace.engine.device import BadDevice
-from headrace.engine.engine import Engine
 from headrace.engine.loading import load as begun
 from headrace.engine.loading.inbox import Stopped
-from headrace.engine.loading.while_loading import compute_while_loading
 from headrace.ipc.messages import (
     Abort,
     Accepting,
     CacheFlushed,
-    EngineMessage,
     FlushCache,
     FrontMessage,
     Generate,
@@ -51,11 +46,13 @@ from tests.engine.held_loads import (
     Pass,
     Script,
     Until,
+    caught_engine,
     gated_store,
     is_weight,
     load,
     objects_of,
     shuffled_in,
+    tensor_spans,
 )
 from tests.faults.server import Exchange, Stored, close_before_head, error, reset_body, short_body
 from tests.manifests import sums_of_file
@@ -199,20 +196,6 @@ def test_bytes_that_turn_out_wrong_in_the_end_let_no_token_out(store: GatedStore
 # ---- behind the bytes
 
 
-@contextmanager
-def caught_engine() -> Iterator[list[Engine]]:
-    """The engines that are made meanwhile, as soon as they look for messages."""
-    engines: list[Engine] = []
-
-    def caught(engine: Engine, *others: Any) -> list[EngineMessage]:
-        engines.append(engine)
-        return compute_while_loading(engine, *others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(startup, "compute_while_loading", caught)
-        yield engines
-
-
 def test_a_layer_is_computed_when_its_own_bytes_are_there(folder: Path, store: GatedStore) -> None:
     spans = tensor_spans(folder)
     first_bytes = [
@@ -247,18 +230,6 @@ def test_a_layer_is_computed_when_its_own_bytes_are_there(folder: Path, store: G
         loaded = load(URI, events, store)
     assert computed == [[True, False, False], [True, True, False], [True, True, True]]
     assert loaded.finish()["a"].tokens == alone(folder, prompt(20))
-
-
-def tensor_spans(folder: Path) -> dict[str, tuple[int, int]]:
-    """First byte and end of each tensor in the one file."""
-    data = (folder / "model.safetensors").read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    header.pop("__metadata__", None)
-    return {
-        name: (8 + length + entry["data_offsets"][0], 8 + length + entry["data_offsets"][1])
-        for name, entry in header.items()
-    }
 
 
 def test_the_rows_that_a_prompt_needs_come_before_what_nobody_has_begun_to_read(tmp_path: Path) -> None:
