@@ -52,13 +52,19 @@ def _start_through_changes(
     options: EngineOptions, report: LoadReport, inbox: Inbox, timeline: Timeline
 ) -> tuple["Engine", Ready]:
     """Load once, or once more where the objects change meanwhile and that is wanted."""
+    failed_s: float | None = None
 
     def load() -> "tuple[Engine, Ready]":
+        nonlocal failed_s
+        if failed_s is not None:
+            timeline.add("wait for the end of an upload", failed_s, timeline.now())
         try:
             return _start(options, report, inbox, timeline)
         except BaseException:
+            failed_s = timeline.now()
             if report.transfer is not None:
                 report.transfer.cancel()
+                timeline.add("transfer, given up", failed_s - report.transfer.progress().seconds, failed_s)
             raise
 
     def let_go() -> None:

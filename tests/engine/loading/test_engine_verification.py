@@ -174,3 +174,9 @@ def test_with_restart_on_change_the_new_version_is_served_and_nothing_of_the_old
     assert len([message for message in sent if isinstance(message, ModelInfo)]) == 2
     wanted = checkpoint_tensors(model)["model.norm.weight"]
     assert torch.equal(engine.runner.model.parameters.norm.float(), wanted.float())
+    (ready,) = [message for message in sent if isinstance(message, Ready)]
+    given_up, wait, again = (
+        [phase for phase in ready.phases if phase.name == name][-1]
+        for name in ("transfer, given up", "wait for the end of an upload", "open store")
+    )
+    assert given_up.start_s < given_up.end_s == wait.start_s < wait.end_s <= again.start_s
