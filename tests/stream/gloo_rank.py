@@ -19,7 +19,8 @@ from headrace.store.s3.store import S3Store
 from headrace.stream.checkpoint.header import DTYPE_BITS, Shard, TensorInfo
 from headrace.stream.checkpoint.headers import fetch_shard
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
-from headrace.stream.ranks.distributed import DistributedTransfer, start_distributed
+from headrace.stream.ranks.distributed import DistributedTransfer
+from headrace.stream.ranks.start import start_distributed
 from headrace.stream.retry import RetryPolicy
 
 

@@ -7,7 +7,8 @@ from headrace.errors import HeadraceError
 from headrace.stream.checkpoint.header import Shard
 from headrace.stream.library.arguments import check_options, path_text
 from headrace.stream.library.opening import Opened, open_model, versions_of
-from headrace.stream.library.tensor_stream import LoadOptions, TensorStream, telling
+from headrace.stream.library.options import LoadOptions, TensorOptions
+from headrace.stream.library.tensor_stream import TensorStream, telling
 from headrace.stream.library.tensors import Framework
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ def _load(
     with telling(is_distributed):
         opened = open_whole_model(path, s3_credentials)
     stream = TensorStream(
-        opened, device, keeps_all=True, is_distributed=is_distributed, framework=framework, **options
+        opened,
+        device,
+        TensorOptions(framework=framework, **options),
+        keeps_all=True,
+        is_distributed=is_distributed,
     )
     try:
         found = dict(stream.tensors())

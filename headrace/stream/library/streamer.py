@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from headrace.stream.library.arguments import check_options, path_texts
 from headrace.stream.library.indexing import Index
 from headrace.stream.library.opening import open_objects
+from headrace.stream.library.options import StreamOptions, TensorOptions
 from headrace.stream.library.tensor_stream import StreamerMisused as StreamerMisused
-from headrace.stream.library.tensor_stream import StreamOptions, TensorStream, telling
+from headrace.stream.library.tensor_stream import TensorStream, telling
 from headrace.stream.library.tensors import Framework
 from headrace.stream.select import SelectedTensor, TensorParallel
 from headrace.stream.transfer.progress import Progress
@@ -112,17 +113,19 @@ class SafetensorsStreamer:
         self._stream = TensorStream(
             opened,
             device,
+            TensorOptions(
+                framework=framework,
+                names=names,
+                slices=slices,
+                tensor_parallel=tensor_parallel,
+                memory_limit=memory_limit,
+                concurrency=concurrency,
+                chunk_bytes=chunk_bytes,
+                rate_limit_mb_s=rate_limit_mb_s,
+                deadline_s=deadline_s,
+                verify=verify,
+            ),
             is_distributed=is_distributed,
-            framework=framework,
-            names=names,
-            slices=slices,
-            tensor_parallel=tensor_parallel,
-            memory_limit=memory_limit,
-            concurrency=concurrency,
-            chunk_bytes=chunk_bytes,
-            rate_limit_mb_s=rate_limit_mb_s,
-            deadline_s=deadline_s,
-            verify=verify,
         )
         self.files_to_tensors_metadata = {number: [] for number in range(len(opened.shards))}
         for tensor in self._stream.selection.tensors:

@@ -5,18 +5,17 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.stream.library.arguments import device_text, texts
-from headrace.stream.library.indexing import Index
+from headrace.stream.library.arguments import device_text
 from headrace.stream.library.memory_demand import checked_limit
 from headrace.stream.library.memory_limit import MemoryGate, fit_chunks
 from headrace.stream.library.opening import Opened
+from headrace.stream.library.options import TensorOptions, checked
 from headrace.stream.library.tensor_memory import TensorMemory
 from headrace.stream.library.tensors import (
-    Framework,
     as_array,
     as_tensor,
     check_device,
@@ -25,13 +24,10 @@ from headrace.stream.library.tensors import (
     check_framework,
 )
 from headrace.stream.plan import DEFAULT_CHUNK_BYTES, ReadPlan, plan_reads
-from headrace.stream.select import TensorParallel, select
+from headrace.stream.select import select
 from headrace.stream.transfer.progress import Progress
 from headrace.stream.transfer.transfer import Cancelled, Transfer
 from headrace.stream.variables import (
-    LEAST_CHUNK_BYTES,
-    check_least,
-    check_positive,
     read_settings,
 )
 from headrace.stream.verify.mode import VerifyMode, check_mode
@@ -44,26 +40,6 @@ if TYPE_CHECKING:
 
 # Within it small tensors need not come in the caller's order, if they can be read together.
 _WINDOW_BYTES = 1 << 20
-
-
-class LoadOptions(TypedDict, total=False):
-    """What a load may be told beyond what, from where and where to; see SafetensorsStreamer.stream_files."""
-
-    names: Iterable[str] | None
-    slices: Mapping[str, Index] | None
-    tensor_parallel: TensorParallel | None
-    memory_limit: int | None
-    concurrency: int | None
-    chunk_bytes: int | None
-    rate_limit_mb_s: float | None
-    deadline_s: float | None
-    verify: VerifyMode
-
-
-class StreamOptions(LoadOptions, total=False):
-    """The same with what is made of the bytes."""
-
-    framework: Framework
 
 
 class StreamerMisused(HeadraceError):
@@ -83,20 +59,11 @@ class TensorStream:
     def __init__(
         self,
         opened: Opened,
-        device: "str | int | torch.device | None" = "cpu",
+        device: "str | int | torch.device | None",
+        options: TensorOptions,
         *,
         is_distributed: bool = False,
         keeps_all: bool = False,
-        framework: Framework = "pt",
-        names: Iterable[str] | None = None,
-        slices: Mapping[str, Index] | None = None,
-        tensor_parallel: TensorParallel | None = None,
-        memory_limit: int | None = None,
-        concurrency: int | None = None,
-        chunk_bytes: int | None = None,
-        rate_limit_mb_s: float | None = None,
-        deadline_s: float | None = None,
-        verify: VerifyMode = "off",
     ) -> None:
         """Select, see that there is room, and start; the connections of `opened` are taken over.
 
@@ -108,33 +75,30 @@ class TensorStream:
         Raises:
             HeadraceError: of every kind that the selection, the settings and the machine's memory can cause.
         """
-        self._device, self._framework = device_text(device), framework
+        self._device, self._framework = device_text(device), options.framework
         self._verifier: BlockVerifier | None = None
         self._owner = os.getpid()
         try:
             with telling(is_distributed):
-                check_framework(framework, self._device)
+                check_framework(self._framework, self._device)
                 settings = read_settings()
-                concurrency = check_least(concurrency, 1, "concurrency") or settings.concurrency
-                chunk_bytes = (
-                    check_least(chunk_bytes, LEAST_CHUNK_BYTES, "chunk_bytes") or settings.chunk_bytes
-                )
-                rate_limit_mb_s = check_positive(rate_limit_mb_s, "rate_limit_mb_s")
-                deadline_s = check_positive(deadline_s, "deadline_s")
-                names = texts(names, "names") if names is not None else None
+                options = checked(options, settings)
                 self.selection = select(
-                    opened.shards, names=names, slices=slices, tensor_parallel=tensor_parallel
+                    opened.shards,
+                    names=options.names,
+                    slices=options.slices,
+                    tensor_parallel=options.tensor_parallel,
                 )
                 check_dimensions(
-                    framework, ((tensor.name, tensor.shape) for tensor in self.selection.tensors)
+                    self._framework, ((tensor.name, tensor.shape) for tensor in self.selection.tensors)
                 )
                 self._torch_checked = False
                 if "torch" in sys.modules:  # else its import is left for when bytes are on their way
                     self._check_torch()
                 limit = checked_limit(
-                    self.selection, memory_limit, settings.memory_limit, self._device, keeps_all
+                    self.selection, options.memory_limit, settings.memory_limit, self._device, keeps_all
                 )
-                self._verifier = _verifier(verify, opened)
+                self._verifier = _verifier(options.verify, opened)
             sizes = [tensor.size_bytes for tensor in self.selection.tensors]
             self._memory = TensorMemory(sizes)
             self._gate = MemoryGate(sizes, limit) if limit is not None else None
@@ -142,27 +106,10 @@ class TensorStream:
             self._told = 0
             self._finished: Iterator[int] | None = None
             self._turn = threading.Lock()
-            chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+            chunk_bytes = options.chunk_bytes or DEFAULT_CHUNK_BYTES
             plan = plan_reads(self.selection.placements, chunk_bytes, window_bytes=_WINDOW_BYTES)
             plan = plan if limit is None else fit_chunks(plan, sizes, limit)
-            options: ReadOptions = {
-                "concurrency": concurrency,
-                "readers": opened.readers,
-                "deadline_s": deadline_s,
-                "verifier": self._verifier,
-            }
-            if is_distributed:
-                self._transfer = self._start_shared(plan, opened, chunk_bytes, rate_limit_mb_s, options)
-            else:
-                self._transfer = Transfer(
-                    plan,
-                    opened.items,
-                    opened.store,
-                    self._memory.view,
-                    gate=self._gate,
-                    rate_limit_mb_s=rate_limit_mb_s,
-                    **options,
-                )
+            self._transfer = self._start(plan, opened, options, chunk_bytes, is_distributed)
             # Whoever forgets it, open, would leave threads that wait for room for ever.
             weakref.finalize(self, self._transfer.abandon).atexit = False
         except BaseException:
@@ -171,25 +118,30 @@ class TensorStream:
                 self._verifier.close()
             raise
 
-    def _start_shared(
-        self,
-        plan: ReadPlan,
-        opened: Opened,
-        chunk_bytes: int,
-        rate_limit_mb_s: float | None,
-        options: "ReadOptions",
+    def _start(
+        self, plan: ReadPlan, opened: Opened, options: TensorOptions, chunk_bytes: int, is_distributed: bool
     ) -> "Transfer | DistributedTransfer":
-        from headrace.stream.ranks.distributed import start_distributed
+        items, store, memory = opened.items, opened.store, self._memory.view
+        reads: ReadOptions = {
+            "concurrency": options.concurrency,
+            "readers": opened.readers,
+            "deadline_s": options.deadline_s,
+            "verifier": self._verifier,
+        }
+        gate, rate_limit_mb_s = self._gate, options.rate_limit_mb_s
+        if not is_distributed:
+            return Transfer(plan, items, store, memory, gate=gate, rate_limit_mb_s=rate_limit_mb_s, **reads)
+        from headrace.stream.ranks.start import start_distributed
 
         return start_distributed(
             plan,
-            opened.items,
-            opened.store,
-            self._memory.view,
+            items,
+            store,
+            memory,
             chunk_bytes=chunk_bytes,
-            gate=self._gate,
+            gate=gate,
             rate_limit_mb_s=rate_limit_mb_s,
-            **options,
+            **reads,
         )
 
     def _check_torch(self) -> None:

@@ -15,16 +15,14 @@ from typing import TypedDict, Unpack
 from headrace.source.objects import ObjectInfo
 from headrace.store.base import Reader, Store
 from headrace.store.threads import start
-from headrace.stream.plan import DEFAULT_CHUNK_BYTES, Placement, ReadPlan
+from headrace.stream.plan import Placement, ReadPlan
 from headrace.stream.ranks.arrivals import Admission, Arrival, Job
 from headrace.stream.ranks.buffers import OwnBuffers
-from headrace.stream.ranks.declaration import declare
 from headrace.stream.ranks.deliver import deliver
 from headrace.stream.ranks.errors import PeerFailed, PeerLost
 from headrace.stream.ranks.forget import forget_locals
-from headrace.stream.ranks.group import Group, torch_group
 from headrace.stream.ranks.links import Links
-from headrace.stream.ranks.meeting import Machine, meet, told
+from headrace.stream.ranks.meeting import Machine, told
 from headrace.stream.ranks.messages import Copied, Ended, Leaving, Message, Ready
 from headrace.stream.ranks.share import TicketShare, is_direct, reading_plan, slot_buffer
 from headrace.stream.ranks.wants import pieces_of, uncut
@@ -36,7 +34,6 @@ from headrace.stream.transfer.progress import Progress
 from headrace.stream.transfer.seams import Buffers, Gate, Verifier
 from headrace.stream.transfer.transfer import Cancelled, Transfer
 
-DEFAULT_RING_BYTES = 256 << 20
 SILENCE_TIMEOUT_S = 120.0
 _DELIVERERS = 2
 _logger = logging.getLogger(__name__)
@@ -54,68 +51,6 @@ class ReadOptions(TypedDict, total=False):
     staging_bytes: int | None
     patience_s: float
     budget: ConnectionBudget
-
-
-def start_distributed(
-    plan: ReadPlan,
-    items: Sequence[ObjectInfo],
-    store: Store,
-    memory: memoryview | Buffers,
-    *,
-    group: Group | None = None,
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-    ring_bytes: int = DEFAULT_RING_BYTES,
-    silence_timeout_s: float = SILENCE_TIMEOUT_S,
-    gate: Gate | None = None,
-    rate_limit_mb_s: float | None = None,
-    **options: Unpack[ReadOptions],
-) -> "Transfer | DistributedTransfer":
-    """Start a load together with the other ranks of this machine; every rank of the group has to call it.
-
-    A plain Transfer where there is nobody to load with: torch.distributed is not initialised or has one rank,
-    or no other rank shares this one's machine and network namespace (a warning says so where the machine has
-    more of them).
-
-    Args:
-        plan: what this rank wants; that may be nothing, or parts of what others want.
-        items: the same objects in the same order on every rank.
-        group: None means the default group of torch.distributed.
-        chunk_bytes: the largest read.
-        ring_bytes: memory for the whole machine in which chunks wait to be copied.
-        silence_timeout_s: how long another rank's process may give no sign of life.
-        rate_limit_mb_s: for the machine's ranks together.
-        options: as for Transfer; `readers` are taken over, whatever happens.
-
-    Raises:
-        RanksDisagree: the ranks of this machine were given different objects.
-        PeerFailed: another rank of it could not begin.
-        RanksCannotMeet: the group broke before the ranks had met.
-        TooManyThreads: the system has none for it.
-    """
-    found = group if group is not None else torch_group()
-    machine = None
-    if found is not None:
-        try:
-            machine = meet(found, declare(uncut(plan), items, store, chunk_bytes), ring_bytes)
-        except BaseException:
-            for reader in options.get("readers", ()):
-                reader.close()
-            raise
-    if machine is None:
-        return Transfer(plan, items, store, memory, gate=gate, rate_limit_mb_s=rate_limit_mb_s, **options)
-    if rate_limit_mb_s is not None:
-        rate_limit_mb_s /= len(machine.ranks)
-    return DistributedTransfer(
-        machine,
-        plan,
-        items,
-        store,
-        memory,
-        silence_timeout_s=silence_timeout_s,
-        gate=gate,
-        rate_limit_mb_s=rate_limit_mb_s,
-        **options,
-    )
 
 
 class DistributedTransfer:
@@ -142,7 +77,7 @@ class DistributedTransfer:
         rate_limit_mb_s: float | None = None,
         **options: Unpack[ReadOptions],
     ) -> None:
-        """Start at once; see `start_distributed`. The machine belongs to the transfer from here on."""
+        """Start at once; see `start_distributed` in `start`. The machine belongs to the transfer from here on."""
         self._machine, self._place = machine, machine.place
         self._chunks = machine.plan.chunks
         placements = uncut(plan)

@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.demo.store import SeaweedStore
-from headrace.stream.library.tensor_stream import StreamOptions
+from headrace.stream.library.options import StreamOptions
 from headrace.stream.variables import CHUNK_BYTES, CONCURRENCY, MEMORY_LIMIT
 
 PAGE = (Path(headrace.__file__).parent.parent / "docs" / "streamer.md").read_text(encoding="utf-8")

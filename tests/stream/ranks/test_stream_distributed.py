@@ -20,9 +20,10 @@ from headrace.store.threads import TooManyThreads
 from headrace.stream.convert import convert
 from headrace.stream.library.memory_limit import MemoryGate
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
-from headrace.stream.ranks.distributed import DistributedTransfer, start_distributed
+from headrace.stream.ranks.distributed import DistributedTransfer
 from headrace.stream.ranks.errors import PeerFailed, PeerLost, RanksDisagree
 from headrace.stream.ranks.meeting import Hello
+from headrace.stream.ranks.start import start_distributed
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.ledger import Cancelled
 from headrace.stream.transfer.transfer import Transfer

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.stream.library.memory_limit import MemoryGate
 from headrace.stream.plan import Columns, Placement, placed_bytes, plan_reads
-from headrace.stream.ranks.distributed import start_distributed
+from headrace.stream.ranks.start import start_distributed
 from headrace.stream.retry import RetryPolicy
 from headrace.stream.transfer.ledger import Cancelled
 from tests.faults import server as faults
