@@ -61,6 +61,13 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         help="the model's name in /v1/models and in requests (default: MODEL as it was given)",
     )
     group.add_argument(
+        "--weight-version",
+        metavar="NAME",
+        type=values.nonempty,
+        help="a name for the weights, which /model_info tells until /update_weights_from_disk gives another (default: "
+        "default)",
+    )
+    group.add_argument(
         "--tokenizer-path",
         metavar="PATH",
         type=values.nonempty,

@@ -51,6 +51,7 @@ _ENGINE_SWITCHES = (
 _FRONT_FLAGS = (
     "host",
     "port",
+    "weight_version",
     "sampling_defaults",
     "log_level",
     "log_format",

@@ -361,7 +361,7 @@ NO_EFFECT: tuple[NoEffect, ...] = (
         lists=("--log-requests-target", "--uvicorn-access-log-exclude-prefixes", "--gc-threshold"),
     ),
     NoEffect(
-        "memory can always be given back and taken again (docs/operations.md)",
+        "memory can always be given back and taken again (docs/weights.md)",
         switches=("--enable-memory-saver",),
     ),
     NoEffect("metrics are always there, at /metrics", switches=("--enable-metrics",)),
@@ -387,7 +387,7 @@ NO_EFFECT: tuple[NoEffect, ...] = (
     ),
     NoEffect(
         "no route shows it",
-        values=("--weight-version", "--file-storage-path"),
+        values=("--file-storage-path",),
     ),
     NoEffect(
         "logits are not searched for NaN",

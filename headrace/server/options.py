@@ -7,6 +7,7 @@ import msgspec
 from headrace.ipc.options import EngineOptions
 
 LogFormat = Literal["text", "json"]
+DEFAULT_WEIGHT_VERSION = "default"
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +15,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         served_model_name: the `id` in /v1/models and the `model` that requests must name.
+        weight_version: a name for the weights that are loaded first, told by /model_info.
         api_key: bearer token that every route but /health, /ping, /ready and /metrics asks for; None asks for none.
         chat_template: a Jinja template file that replaces the model's own, or None.
         sampling_defaults: "model" takes generation_config.json's temperature, top_p, top_k, min_p and
@@ -34,6 +36,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     host: str = "127.0.0.1"
     port: int = 30000
+    weight_version: str = DEFAULT_WEIGHT_VERSION
     api_key: str | None = None
     chat_template: str | None = None
     sampling_defaults: str = "model"

@@ -7,6 +7,7 @@ import msgspec
 from headrace.ipc.messages import Occupation, WeightsAnswer
 from headrace.ipc.options import EngineOptions
 from headrace.server.errors import ApiError
+from headrace.server.options import DEFAULT_WEIGHT_VERSION
 
 EVERYTHING: tuple[Occupation, ...] = ("weights", "kv_cache")
 
@@ -20,9 +21,9 @@ class WeightState:
         changes: "done", "refused" (nothing was changed), "lost" (the engine ended meanwhile) → how often, so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = DEFAULT_WEIGHT_VERSION) -> None:
         self.occupied = EVERYTHING
-        self.version = "default"
+        self.version = version
         self.changes = dict.fromkeys(("done", "refused", "lost"), 0)
         self._change: asyncio.Future[WeightsAnswer] | None = None
 

@@ -1,7 +1,7 @@
 """POST /update_weights_from_disk, /release_memory_occupation, /resume_memory_occupation: SGLang's names and fields."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -26,6 +26,10 @@ _UPDATE_OFF_VALUES: dict[str, tuple[Any, ...]] = {
 }
 
 
+# Longer than any path or key: what is wrong with it stands in an answer and in the log.
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /update_weights_from_disk.
 
@@ -35,12 +39,12 @@ class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
         weight_version: a name for the weights, told by /model_info.
     """
 
-    model_path: str
+    model_path: _Text
     load_format: Literal["auto", "safetensors", "runai_streamer"] | None = None
     abort_all_requests: bool | None = None
     flush_cache: bool | None = None
     in_place: bool | None = None
-    weight_version: str | None = None
+    weight_version: _Text | None = None
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):

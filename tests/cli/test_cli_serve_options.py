@@ -60,7 +60,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         "--max-queued-requests 4 --max-prefill-tokens 128 --disable-radix-cache --enable-priority-scheduling "
         "--enable-deterministic-inference --enable-cache-report --schedule-policy fcfs "
         "--page-size 8 --random-seed 7 --shutdown-timeout 2.5 --max-body-size 1M --port 0 "
-        "--engine-restarts 0 --watchdog-timeout 60 --no-queue-while-loading --queue-timeout 12.5 "
+        "--weight-version v1 --engine-restarts 0 --watchdog-timeout 60 --no-queue-while-loading --queue-timeout 12.5 "
         '--model-loader-extra-config \'{"concurrency": 4, "memory_limit": -1, "distributed": false, '
         '"verify": "require", "restart_on_change": true}\''
     )
@@ -90,6 +90,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         ),
         served_model_name="S3://b/m",
         port=0,
+        weight_version="v1",
         api_key="k",
         chat_template=str(template),
         sampling_defaults="openai",

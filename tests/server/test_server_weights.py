@@ -102,6 +102,7 @@ def test_an_update_that_fails_is_a_400_and_nothing_is_said_to_have_changed() -> 
     [
         ({}, "model_path"),
         ({"model_path": 7}, "model_path"),
+        ({"model_path": "s3://" + "x" * 5000}, "model_path"),
         ({"model_path": NEW, "load_format": "dummy"}, "load_format"),
         ({"model_path": NEW, "is_async": True}, "is_async"),
         ({"model_path": NEW, "keep_pause": True}, "keep_pause"),
@@ -116,6 +117,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(body: dict[str, Any], param:
         assert response.status_code == 400
         assert response.json()["error"]["param"] == param
         assert not front.engine.of(UpdateWeights)
+
+
+def test_the_first_weights_are_called_what_the_flag_says_until_an_update_gives_another_name() -> None:
+    done = WeightsAnswer(True, "Served.", NEW)
+    with running_front(options=replace(OPTIONS, weight_version="v1")) as front:
+        assert front.http.get("/model_info").json()["weight_version"] == "v1"
+        answered(front, UPDATE, done, {"model_path": NEW})
+        assert front.http.get("/model_info").json()["weight_version"] == "v1"
+        answered(front, UPDATE, done, {"model_path": NEW, "weight_version": "v2"}, count=2)
+        assert front.http.get("/model_info").json()["weight_version"] == "v2"
 
 
 @pytest.mark.parametrize("name", ["ftp://bucket/model", "s3://", "/no/such/folder"])

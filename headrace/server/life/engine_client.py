@@ -35,6 +35,7 @@ from headrace.server.life.in_flight import InFlight
 from headrace.server.life.restarts import Restart, passes
 from headrace.server.openai.served_model import ServedModel
 from headrace.server.openai.token_stream import TokenStream
+from headrace.server.options import DEFAULT_WEIGHT_VERSION
 from headrace.server.refusals import engine_gone, refusal, shutting_down
 from headrace.server.seen.metrics import AnswerMeter
 from headrace.server.text_threads import TextThreads
@@ -70,6 +71,7 @@ class EngineClient:
         queue_while_loading: bool = True,
         queue_timeout_s: float = QUEUE_TIMEOUT_S,
         max_waiting: int | None = None,
+        weight_version: str = DEFAULT_WEIGHT_VERSION,
     ) -> None:
         """Make it on the running loop. Until `attach` there is no engine.
 
@@ -77,6 +79,7 @@ class EngineClient:
             queue_while_loading: requests wait for the end of the load.
             queue_timeout_s: how long.
             max_waiting: how many may wait here; the engine bounds its own queue.
+            weight_version: what the first weights are called.
         """
         self._send: Callable[[FrontMessage], bool] = _nobody
         self._build_model = build_model
@@ -87,7 +90,7 @@ class EngineClient:
         )
         self._in_flight = InFlight()
         self._generations = Generations(self.state, self._in_flight, lambda message: self._send(message))
-        self.weights = WeightState()
+        self.weights = WeightState(weight_version)
         self.texts = texts
         self.fault: asyncio.Future[Fault] = asyncio.get_running_loop().create_future()
         self.load = EngineLoad()

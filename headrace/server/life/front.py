@@ -137,6 +137,7 @@ def make_client(
         queue_while_loading=options.queue_while_loading,
         queue_timeout_s=options.queue_timeout_s,
         max_waiting=options.engine.max_queued_requests,
+        weight_version=options.weight_version,
     )
 
 
