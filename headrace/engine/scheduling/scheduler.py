@@ -11,12 +11,11 @@ import bisect
 from collections.abc import Sequence
 
 from headrace.engine.scheduling.kv_pool import PagePool
-from headrace.engine.scheduling.prefix_tree import PageNode, PrefixTree
+from headrace.engine.scheduling.prefix_tree import PageNode
 from headrace.engine.scheduling.request import Request, Step
+from headrace.engine.scheduling.request_pages import RequestPages
 from headrace.ipc.messages import TokenOutput
 
-# Evicting looks at the whole tree: rather a few more pages at once than one each step.
-_EVICT_AT_LEAST = 64
 # A prompt that is scored has the whole vocabulary's logits for each of its tokens in memory.
 _SCORED_AT_ONCE = 128
 
@@ -34,7 +33,7 @@ class Scheduler:
     ) -> None:
         assert max_running_requests > 0
         self.pool = pool
-        self._tree = PrefixTree(pool.page_size) if prefix_cache else None
+        self._pages = RequestPages(pool, prefix_cache=prefix_cache)
         self._most_running = max_running_requests
         self._most_queued = max_queued_requests
         self._waiting: list[Request] = []  # by rank
@@ -87,12 +86,12 @@ class Scheduler:
     @property
     def cached_page_count(self) -> int:
         """Pages that the prefix cache owns."""
-        return self._tree.page_count if self._tree is not None else 0
+        return self._pages.cached_count
 
     @property
     def evictable_page_count(self) -> int:
         """Pages that the prefix cache would give up."""
-        return self._tree.evictable_count if self._tree is not None else 0
+        return self._pages.evictable_count
 
     def requests(self) -> list[Request]:
         """All requests, running first."""
@@ -128,7 +127,7 @@ class Scheduler:
         for request in self._running:
             if request.rid == rid:
                 self._running.remove(request)
-                self._let_go(request)
+                self._pages.let_go(request)
                 return True
         for request in self._waiting:
             if request.rid == rid:
@@ -146,8 +145,7 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """Empty the prefix cache. Nothing may be running; who waits computes all of its prompt."""
         assert not self._running
-        if self._tree is not None:
-            self.pool.release(self._tree.evict(self._tree.page_count))
+        self._pages.forget_prefixes()
 
     # ---- a step
 
@@ -200,7 +198,7 @@ class Scheduler:
         broken = {request.rid for request, token in zip(sampled, tokens, strict=True) if token is None}
         for request in finished:
             if request.rid not in broken:
-                self._share(request)
+                self._pages.share(request)
         outputs: list[TokenOutput] = []
         for request, token in zip(sampled, tokens, strict=True):
             if token is None:
@@ -227,14 +225,14 @@ class Scheduler:
                 break
             if self._holding and not request.has_begun:
                 continue
-            node = self._match(request)
+            node = self._pages.match(request)
             if self._sibling_is_computing(request, node):
                 continue  # most of its prompt will be in the cache soon; others may pass
             if not self._has_room(request, node):
                 break  # nobody overtakes who waits for pages
             self._waiting.remove(request)
             bisect.insort(self._running, request, key=lambda item: item.rank)
-            self._build_on(request, node)
+            self._pages.build_on(request, node)
             if request.cached_tokens is None:
                 request.cached_tokens = request.computed
             count = self._grow(request, _chunk(request, budget))
@@ -243,30 +241,15 @@ class Scheduler:
                 budget -= count
         return admitted
 
-    def _match(self, request: Request) -> PageNode | None:
-        """The cached prefix to build on; at least one token is left to compute, all if they are to be scored."""
-        if self._tree is None or request.is_scored:
-            return None
-        node = self._tree.match(request.tokens(0, request.length - 1))
-        return node if node.parent is not None else None
-
     def _has_room(self, request: Request, node: PageNode | None) -> bool:
         if not self._running:
             return True  # it fits an empty pool, and everything cached can go
-        available = self.pool.free_count
-        cached = 0
-        if self._tree is not None:
-            path = node.path() if node is not None else []
-            cached = len(path)
-            available += self._tree.evictable_count - sum(item.locks == 0 for item in path)
-        owed = sum(
-            max(0, self.pool.pages_for(other.length + 1) - len(other.pages)) for other in self._running
-        )
-        return available - owed >= self.pool.pages_for(request.length + 1) - cached
+        owed = sum(self._pages.owed(other) for other in self._running)
+        return self._pages.has_room(request, node, owed=owed)
 
     def _sibling_is_computing(self, request: Request, node: PageNode | None) -> bool:
         """Whether a running request is about to put a longer prefix of this one into the cache."""
-        if self._tree is None or request.is_scored:
+        if not self._pages.can_build_on_others(request):
             return False
         size = self.pool.page_size
         cached = len(node.path()) if node is not None else 0
@@ -279,77 +262,25 @@ class Scheduler:
                 return True
         return False
 
-    def _build_on(self, request: Request, node: PageNode | None) -> None:
-        assert not request.pages and request.node is None
-        request.computed, request.shared = 0, 0
-        request.pages_changed += 1
-        if node is not None:
-            assert self._tree is not None
-            self._tree.lock(node)
-            request.node = node
-            request.pages = [item.page for item in node.path()]
-            request.shared = len(request.pages)
-            request.computed = request.shared * self.pool.page_size
-
-    # ---- pages
+    # ---- room for tokens
 
     def _grow(self, request: Request, count: int) -> int:
         """Take pages for the next `count` tokens; for how many of them there is room now.
 
         Cached prefixes make room first, then running requests of lower rank.
         """
-        missing = self.pool.pages_for(request.computed + count) - len(request.pages)
-        while missing > self.pool.free_count:
-            if self._evict(missing - self.pool.free_count):
-                continue
+        while not self._pages.make_room(request, count):
             youngest = self._running[-1]
             if youngest is request:
                 break
             self._retract(youngest)
-        if missing > 0:
-            request.pages += self.pool.allocate(min(missing, self.pool.free_count))
-        return min(count, len(request.pages) * self.pool.page_size - request.computed)
-
-    def _evict(self, count: int) -> bool:
-        if self._tree is None:
-            return False
-        pages = self._tree.evict(max(count, _EVICT_AT_LEAST))
-        self.pool.release(pages)
-        return bool(pages)
+        return self._pages.take(request, count)
 
     def _retract(self, request: Request) -> None:
         self._retractions += 1
         self._running.remove(request)
-        self._let_go(request)
+        self._pages.let_go(request)
         bisect.insort(self._waiting, request, key=lambda item: item.rank)
-
-    def _share(self, request: Request) -> None:
-        """Give the tree the full pages of what is computed, and build on them."""
-        if self._tree is None:
-            return
-        count = request.computed // self.pool.page_size
-        if count <= request.shared:
-            return
-        pages = request.pages[:count]
-        node, spare = self._tree.insert(request.tokens(0, count * self.pool.page_size), pages)
-        self._tree.lock(node)
-        if request.node is not None:
-            self._tree.unlock(request.node)
-        request.node, request.shared = node, count
-        if spare:  # others computed the same meanwhile: theirs serve both
-            request.pages[:count] = [item.page for item in node.path()]
-            request.pages_changed += 1
-            self.pool.release(spare)
-
-    def _let_go(self, request: Request, *, share: bool = True) -> None:
-        """Give back all pages; what the tree can keep of them stays cached, if it may be shared."""
-        if share:
-            self._share(request)
-        self.pool.release(request.pages[request.shared :])
-        if request.node is not None:
-            assert self._tree is not None
-            self._tree.unlock(request.node)
-        request.pages, request.node, request.shared, request.computed = [], None, 0, 0
 
     # ---- ends
 
@@ -368,7 +299,7 @@ class Scheduler:
 
     def _end(self, request: Request, *, share: bool = True) -> None:
         self._running.remove(request)
-        self._let_go(request, share=share)
+        self._pages.let_go(request, share=share)
 
 
 def _chunk(request: Request, budget: int) -> int:
