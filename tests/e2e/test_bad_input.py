@@ -106,7 +106,7 @@ def test_someone_who_may_not(
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/models"}, "without a path", "bucket belongs in the s3:// URI"),
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "No AWS credentials were found", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_SECRET_ACCESS_KEY is not set", "AWS_SECRET_ACCESS_KEY"),
-        ({"AWS_ENDPOINT_URL": "http://user:pass-word@127.0.0.1:9000"}, "user name or password", "AWS_ACCESS_KEY_ID"),
+        ({"AWS_ENDPOINT_URL": "http://user:pass-word@127.0.0.1:9000"}, "user name or password", "keys have settings of their own"),
         ({"AWS_PROFILE": "no-such-profile", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "no-such-profile", "AWS_PROFILE"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
