@@ -16,8 +16,8 @@ def _engine() -> int:
     from headrace.engine import __main__ as engine
     from headrace.stream.library.memory_room import Room
 
-    change: Any = importlib.import_module("headrace.engine.change.weight_scripts")
-    change.memory_room = lambda: Room(1 << 20, "the machine's available memory")
+    room: Any = importlib.import_module("headrace.engine.change.room")
+    room.memory_room = lambda: Room(1 << 20, "the machine's available memory")
     return engine.main()
 
 

@@ -2,13 +2,13 @@
 scheduler or cache in the engine's own, and each `yield` lets the step loop have its turn.
 """
 
-import threading
 from collections.abc import Callable, Collection, Generator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from headrace.engine.change.in_thread import in_thread
+from headrace.engine.change.room import arena_for
 from headrace.engine.change.served import Served
 from headrace.engine.change.successor import Successor, begin_stream, open_successor
 from headrace.engine.loading import memory_views
@@ -22,20 +22,12 @@ from headrace.ipc.messages import (
     UpdateWeights,
 )
 from headrace.stream.arena import Arena
-from headrace.stream.library.memory_room import NotEnoughMemory, check_room, memory_room
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 EVERYTHING: tuple[Occupation, ...] = ("weights", "kv_cache")
 _IN_WORDS = {"weights": "weights", "kv_cache": "KV cache"}
-_NO_ROOM = "Free memory, and ask again."
-_NO_ROOM_FOR_BOTH = (
-    "Ask with in_place=true, which overwrites the served weights once nothing runs (a failure then starts the engine "
-    "anew), or free memory: a smaller --max-total-tokens leaves more."
-)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +133,7 @@ class WeightScripts:
     # ---- their parts
 
     def _open(self, model: str) -> Generator[None, None, Successor]:
-        return (yield from _in_thread(partial(open_successor, model, self.served, self._engine.options)))
+        return (yield from in_thread(partial(open_successor, model, self.served, self._engine.options)))
 
     def _load_aside(
         self, successor: Successor, arena: Arena, *, abort_requests: bool = False, flush_cache: bool
@@ -198,38 +190,15 @@ class WeightScripts:
         return arena is self.served.arena and "weights" in self.occupied
 
     def _arena_for(self, successor: Successor, *, may_overwrite: bool) -> Arena:
-        """Where to load: a second arena, the one that was given back, or the served one where there is no room for two.
-
-        Raises NotEnoughMemory where it would be the served one and that may not be overwritten.
-        """
-        served = self.served
-        size, to_come = served.arena_plan.size_bytes, self._cache_to_come_bytes()
-        is_there = "weights" in self.occupied
-        what = f"To load {successor.model}{f' beside {served.model}' if is_there else ''}"
-        if to_come:
-            what += f" ({size:,} bytes, and {to_come:,} that the KV cache may yet take)"
-        try:
-            check_room(size + to_come, what, memory_room(), _NO_ROOM_FOR_BOTH if is_there else _NO_ROOM)
-        except NotEnoughMemory:
-            if not may_overwrite or served.arena is None:
-                raise
-            return served.arena
-        return Arena(size) if is_there or served.arena is None else served.arena
-
-    def _cache_to_come_bytes(self) -> int:
-        """Of the KV cache on the CPU, what has never been touched."""
-        if self.served.arena is None or "kv_cache" not in self.occupied:
-            return 0
-        pool, cache = self._engine.scheduler.pool, self.served.cache
-        untouched = pool.page_count - pool.used_count
-        return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)) // pool.page_count * untouched
+        pool = self._engine.scheduler.pool
+        return arena_for(successor.model, self.served, self.occupied, pool, may_overwrite=may_overwrite)
 
     def _stream(self, successor: Successor, arena: Arena) -> Generator[None, None, None]:
         """Every byte in place and proved. Raises what ended the transfer, of which no thread is left then."""
         transfer = begin_stream(successor, arena, self._engine.options)
         self._say(f"Streaming {successor.plan.bytes_total:,} bytes of {successor.model}.")
         try:
-            yield from _in_thread(transfer.wait)
+            yield from in_thread(transfer.wait)
         except BaseException:
             transfer.cancel()
             raise
@@ -282,25 +251,6 @@ class WeightScripts:
 
     def _holdings(self) -> str:
         return f"In memory: {_and([name for name in EVERYTHING if name in self.occupied]) or 'nothing'}."
-
-
-def _in_thread(work: Callable[[], T]) -> Generator[None, None, T]:
-    """The result of something that waits, computed in a thread; raises what it raises.
-
-    A daemon: an engine that ends does not wait for a store.
-    """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # handed to the script
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="weight-change", daemon=True).start()
-    while not future.done():
-        yield
-    return future.result()
 
 
 def _and(names: Collection[Occupation]) -> str:

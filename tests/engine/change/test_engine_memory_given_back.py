@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from headrace.engine.change import weight_scripts
+from headrace.engine.change import room
 from headrace.ipc.messages import Occupation, ReleaseMemory, ResumeMemory, UpdateWeights
 from headrace.source.files import MANIFEST_NAME
 from headrace.source.manifest import encode_manifest
@@ -167,7 +167,7 @@ def test_where_others_have_taken_the_memory_it_is_refused_with_the_sum(
 ) -> None:
     loop.change(ReleaseMemory(BOTH))
     with monkeypatch.context() as patch:
-        patch.setattr(weight_scripts, "memory_room", lambda: Room(MIB, "the test"))
+        patch.setattr(room, "memory_room", lambda: Room(MIB, "the test"))
         answer = loop.change(ResumeMemory(BOTH))
     assert not answer.success
     assert f"{MIB:,}" in answer.message

@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from headrace.engine.change import weight_change, weight_scripts
+from headrace.engine.change import room, weight_change
 from headrace.engine.change.weight_scripts import WeightsLost
 from headrace.ipc.messages import Generate, ReleaseMemory, ResumeMemory, SamplingParams, UpdateWeights
 from headrace.ipc.options import LoadConfig
@@ -73,7 +73,7 @@ def says(loop: Loop) -> list[int]:
 
 
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_scripts, "memory_room", lambda: Room(1 << 20, "the test"))
+    monkeypatch.setattr(room, "memory_room", lambda: Room(1 << 20, "the test"))
 
 
 def test_after_a_change_the_text_is_that_of_a_fresh_engine(loop: Loop, texts: dict[str, list[int]]) -> None:
@@ -419,7 +419,7 @@ def test_what_the_kv_cache_may_yet_take_is_counted(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = start_engine(A, max_total_tokens=1 << 20)
-    monkeypatch.setattr(weight_scripts, "memory_room", lambda: Room(300 << 20, "the test"))
+    monkeypatch.setattr(room, "memory_room", lambda: Room(300 << 20, "the test"))
     answer = Loop(engine).change(UpdateWeights(B))
     assert not answer.success
     assert "that the KV cache may yet take" in answer.message
