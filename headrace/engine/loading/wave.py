@@ -3,11 +3,14 @@ first one waits."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING
 
 from headrace.engine.loading.arriving import Arriving
-from headrace.engine.runner import Begun, Runner, StepLogits
 from headrace.engine.scheduling.pieces import Piece, pieces_of
 from headrace.engine.scheduling.request import Step
+
+if TYPE_CHECKING:  # the first bytes are asked for before torch is imported
+    from headrace.engine.runner import Begun, Runner, StepLogits
 
 
 class _UnderWay:
@@ -41,7 +44,7 @@ class Wave:
     """
 
     def __init__(
-        self, runner: Runner, arriving: Arriving, piece_tokens: int, is_outdated: Callable[[Step], bool]
+        self, runner: "Runner", arriving: Arriving, piece_tokens: int, is_outdated: Callable[[Step], bool]
     ) -> None:
         """Args:
         piece_tokens: of prompts, in a piece.
@@ -61,7 +64,7 @@ class Wave:
         """Begin anew with the next step, whatever it is."""
         self._pieces.clear()
 
-    def through(self, step: Step) -> Iterator[tuple[Step, StepLogits]]:
+    def through(self, step: Step) -> "Iterator[tuple[Step, StepLogits]]":
         """Compute a step; each piece that is through, to be committed before the next is asked for, and what it gave.
 
         Ends where the step is outdated: another one is to be planned. Ends also where, the first piece being through,
