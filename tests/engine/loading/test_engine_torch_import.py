@@ -36,3 +36,10 @@ def test_what_was_left_out_is_imported_for_whoever_names_it() -> None:
 def test_whoever_has_imported_torch_keeps_it_as_it_is() -> None:
     code = "import torch; before = torch._meta_registrations\n" + BEGIN
     assert run(code + "print(sys.modules['torch._meta_registrations'] is before)", begin="") == "True\n"
+
+
+def test_a_version_that_is_not_known_is_imported_whole() -> None:
+    begin = (
+        "import headrace.engine.loading.torch_import as module\nmodule._KNOWN_VERSION = 'another'\n" + BEGIN
+    )
+    assert run("print('torch._meta_registrations' in sys.modules)", begin=begin) == "True\n"
