@@ -6,7 +6,6 @@ from starlette.responses import Response
 from headrace import __version__
 from headrace.ipc.options import DEFAULT_MEM_FRACTION
 from headrace.server.context import ServerContext
-from headrace.server.errors import unavailable
 from headrace.server.openai.protocol import ModelCard, ModelList
 from headrace.server.openai.served_model import ServedModel
 from headrace.server.responses import JsonResponse
@@ -88,12 +87,8 @@ async def version(_: Request) -> Response:
 
 def _known(context: ServerContext) -> ServedModel:
     state = context.client.state
-    if not state.serving or state.model is None:
-        raise unavailable(
-            f"The model is not ready ({state.progress.line()}).",
-            "model_loading",
-            retry_after_s=state.retry_after_s,
-        )
+    state.refuse_unless_serving()
+    assert state.model is not None
     return state.model
 
 

@@ -11,8 +11,7 @@ from headrace.server.responses import JsonResponse
 async def flush(request: Request) -> Response:
     """200 when the cache is empty; 400, with nothing touched, while requests run or wait (as in SGLang)."""
     client = ServerContext.of(request).client
-    if not client.state.serving:
-        raise client.state.not_ready_yet()
+    client.state.refuse_unless_serving()
     answer = await client.flush_cache()
     if not answer.flushed:
         raise invalid(answer.message, code="cache_in_use")

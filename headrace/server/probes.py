@@ -64,8 +64,7 @@ def _of_restart(state: EngineState) -> dict[str, object]:
 async def health_generate(request: Request) -> Response:
     """200 if the engine makes a token, or has its queue full; tokens for others count as well."""
     client = ServerContext.of(request).client
-    if not client.state.serving:
-        raise client.state.not_ready_yet()
+    client.state.refuse_unless_serving()
     steps = client.steps
     try:
         async with asyncio.timeout(GENERATE_TIMEOUT_S):

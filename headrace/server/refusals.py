@@ -15,9 +15,9 @@ BUSY_STATUSES = frozenset({429, 503})  # of refusals that a later try may not me
 def why_not_ready(progress: ProgressMeter, restart: Restart | None) -> str:
     """A sentence or two."""
     if restart is None:
-        return f"The model is still loading ({progress.line()})."
+        return f"The model is still loading ({progress.words()})."
     return (
-        f"The engine has failed and is started again (attempt {restart.attempt}; {progress.line()}). "
+        f"The engine has failed and is started again (attempt {restart.attempt}; {progress.words()}). "
         f"The reason: {restart.reason}"
     )
 

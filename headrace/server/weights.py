@@ -79,7 +79,7 @@ async def update_weights_from_disk(request: Request) -> Response:
     body = await read_json_object(request, context.options.max_body_bytes)
     wanted = parse(body, UpdateRequest)
     refuse_unsupported(body, _UPDATE_OFF_VALUES)
-    _refuse_while_loading(context)
+    context.client.state.refuse_unless_serving()
     try:
         await asyncio.to_thread(parse_source, wanted.model_path)  # it may look at a file system
     except HeadraceError as error:
@@ -114,14 +114,8 @@ async def _memory_request(request: Request) -> MemoryRequest:
     has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
     body = await read_json_object(request, context.options.max_body_bytes) if has_body else {}
     wanted = parse(body, MemoryRequest)
-    _refuse_while_loading(context)
+    context.client.state.refuse_unless_serving()
     return wanted
-
-
-def _refuse_while_loading(context: ServerContext) -> None:
-    state = context.client.state
-    if state.ready is None and state.failure is None and not state.draining:
-        raise state.not_ready_yet()
 
 
 def _updated(success: bool, message: str, paused: int) -> Response:

@@ -184,7 +184,8 @@ class TestProgress:
         meter.add(LoadProgress("streaming weights", 5_000_000_000, 10_000_000_000), 0.0)
         assert meter.bar(100) == f"Loading: streaming weights [{'#' * 15}{'.' * 15}] 50 %, 5.00 of 10.00 GB"
         assert meter.bar(60) == "Loading: streaming weights [####....] 50 %, 5.00 of 10.00 GB"
-        assert meter.bar(30) == "Loading: streaming weights, 5."
+        assert meter.bar(52) == "Loading: streaming weights, 5.00 of 10.00 GB (50 %)"
+        assert meter.bar(30) == "Loading: 50 %"
         assert all(len(meter.bar(columns)) <= columns for columns in range(1, 120))
 
     def test_a_whole_load_has_no_time_left(self) -> None:

@@ -13,6 +13,7 @@ from scripted_engine import READY, say, silent
 from headrace import __version__
 from headrace.ipc.messages import Abort, Generate, LoadFailed, LoadProgress, LogLine
 from headrace.server import probes
+from headrace.server.life.fault import EngineFailed
 from headrace.server.seen.startup_log import READY_LINE
 
 
@@ -80,6 +81,29 @@ def test_a_request_does_not_wait_for_the_load_without_end() -> None:
         assert response.json()["error"]["code"] == "model_loading"
         assert "--queue-timeout" in response.json()["error"]["message"]
         assert response.headers["retry-after"] == "5"
+
+
+ONLY_WHILE_SERVING = ("/v1/models", "/v1/models/tiny", "/model_info", "/health_generate", "/flush_cache")
+
+
+@pytest.mark.parametrize("path", ONLY_WHILE_SERVING)
+def test_a_server_that_ends_is_not_said_to_load(path: str) -> None:
+    with running_front() as front:
+        front.loop.call_soon_threadsafe(front.client.drain)
+        until_phase(front, "shutting down")
+        response = front.http.get(path)
+        assert (response.status_code, response.headers["connection"]) == (503, "close")
+        assert response.json()["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize("path", ONLY_WHILE_SERVING)
+def test_a_server_that_has_given_up_is_not_said_to_load(path: str) -> None:
+    with running_front() as front:
+        front.loop.call_soon_threadsafe(front.client.fail, EngineFailed("It is over."))
+        until_phase(front, "failed")
+        response = front.http.get(path)
+        assert response.status_code == 500
+        assert response.json()["error"]["message"] == "The engine failed: It is over."
 
 
 def test_a_failed_load_is_told_to_those_who_wait() -> None:

@@ -128,10 +128,6 @@ class EngineState:
         """A sentence or two for who cannot be answered yet."""
         return why_not_ready(self.progress, self.restart)
 
-    def not_ready_yet(self) -> ApiError:
-        """The 503 of what is not asked of an engine that loads."""
-        return unavailable("The model is not ready yet.", "model_loading", retry_after_s=self.retry_after_s)
-
     def still_loading(self) -> ApiError:
         """The 503 of a request that has waited as long as it may."""
         return unavailable(
@@ -155,6 +151,13 @@ class EngineState:
         self.refuse_if_failed()
         if self.draining:
             raise shutting_down()
+
+    def refuse_unless_serving(self) -> None:
+        """Raises ApiError as `refuse_if_closed`, and 503 while there is no engine, or one that loads."""
+        self.refuse_if_closed()
+        if not self.serving:
+            text = f"{self.why_not_ready()} Ask again later."
+            raise unavailable(text, "model_loading", retry_after_s=self.retry_after_s)
 
     # ---- what can be waited for
 

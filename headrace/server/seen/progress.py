@@ -76,20 +76,25 @@ class ProgressMeter:
 
     def line(self) -> str:
         """The state as a line of a log."""
+        return f"Loading: {self.words()}"
+
+    def words(self) -> str:
+        """The state as part of a sentence."""
         latest = self.latest
         if latest.bytes_total == 0:
-            return f"Loading: {latest.phase}"
-        return f"Loading: {latest.phase}, {self._amount()} ({self._percent()} %){self._pace()}"
+            return latest.phase
+        return f"{latest.phase}, {self._amount()} ({self._percent()} %){self._pace()}"
 
     def bar(self, columns: int) -> str:
-        """The state as a line of so many characters at the most that shows the share as a bar, if there is room."""
+        """The state as a line of so many characters at the most that shows the share: as a bar, if there is room."""
         latest = self.latest
         if latest.bytes_total == 0:
             return self.line()[:columns]
         before, after = f"Loading: {latest.phase} ", f" {self._percent()} %, {self._amount()}{self._pace()}"
         width = min(columns - len(before) - len(after) - 2, _BAR_COLUMNS)
         if width < _LEAST_BAR_COLUMNS:
-            return self.line()[:columns]
+            line = self.line()
+            return line if len(line) <= columns else f"Loading: {self._percent()} %"[:columns]
         full = width * latest.bytes_done // latest.bytes_total
         return f"{before}[{'#' * full}{'.' * (width - full)}]{after}"
 
