@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import ModelSource, parse_source
 from headrace.store.azure.connection import AzureConnection
 from headrace.store.azure.connection_string import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY

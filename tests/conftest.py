@@ -8,8 +8,9 @@ import pytest
 import trustme
 from hypothesis import is_hypothesis_test
 
+from headrace.demo.identity import Tls
 from headrace.demo.model import prepare_smollm2
-from headrace.demo.store import SeaweedStore, Tls, start_store
+from headrace.demo.store import SeaweedStore, start_store
 from headrace.source.uri import parse_source
 from headrace.store.s3.settings import resolve_s3_settings
 from headrace.store.upload.plan import find_files

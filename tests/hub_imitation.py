@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 
 # What must arrive as it was given, as the hub's own have it.
 QUERY = (

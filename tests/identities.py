@@ -1,6 +1,6 @@
 """Who may sign requests to the tests' store beside its administrator."""
 
-from headrace.demo.store import READ_ONLY, new_identity
+from headrace.demo.identity import READ_ONLY, new_identity
 
 READER = new_identity("reader", READ_ONLY)  # may read everything
 NOBODY = new_identity("nobody", ("Read:another-bucket",))  # is known, and may do nothing that a test asks for

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 
 
 class StaticServer(ThreadingHTTPServer):

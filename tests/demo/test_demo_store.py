@@ -15,13 +15,9 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.session import Session
 
-from headrace.demo.store import (
-    Identity,
-    SeaweedStore,
-    StoreNotStarted,
-    start_store,
-    weed_binary,
-)
+from headrace.demo.identity import Identity
+from headrace.demo.store import SeaweedStore, start_store
+from headrace.demo.weed import StoreNotStarted, weed_binary
 from tests.identities import READER
 
 

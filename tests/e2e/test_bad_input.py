@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import headrace
-from headrace.demo.store import Identity, SeaweedStore, new_identity, start_store
+from headrace.demo.identity import Identity, new_identity
+from headrace.demo.store import SeaweedStore, start_store
 from headrace.store.s3.client import make_s3_client
 from headrace.store.s3.settings import resolve_s3_settings
 from tests.e2e import broken_models as broken

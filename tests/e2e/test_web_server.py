@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from tests.e2e.serving import run_to_its_end, serving
 from tests.static_server import static_server
 

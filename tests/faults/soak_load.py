@@ -12,7 +12,7 @@ import numpy as np
 from headrace import S3Credentials, SafetensorsStreamer, load_file
 from headrace.errors import HeadraceError
 from headrace.stream.library.opening import open_objects
-from headrace.stream.library.tensor_stream import LoadOptions
+from headrace.stream.library.options import LoadOptions
 from headrace.stream.plan import Placement, plan_reads
 from headrace.stream.transfer.transfer import Cancelled, Transfer
 from headrace.stream.verify.opened import verify_opened

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import trustme
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.files import INDEX_NAME
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_object, parse_source

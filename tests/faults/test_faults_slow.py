@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.objects import ObjectInfo
 from headrace.source.uri import parse_source
 from headrace.store.s3.settings import resolve_s3_settings

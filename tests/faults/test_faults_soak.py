@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.store.s3.store import S3Store
 from headrace.store.web.store import HttpStore
 from headrace.stream import restart

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 
 
 class TokenServer(ThreadingHTTPServer):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from tests.azurite import account_signature, azurite
 from tests.stores.place import Place
 

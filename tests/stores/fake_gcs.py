@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from tests.fake_gcs import FakeGcs, fake_gcs
 from tests.stores.place import Place
 

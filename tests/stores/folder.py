@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from tests.static_server import static_server
 from tests.stores.place import Place
 

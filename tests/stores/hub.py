@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from tests.hub_imitation import Hub, hub_imitation
 from tests.stores.place import Place
 

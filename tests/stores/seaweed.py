@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.store import SeaweedStore, Tls, start_store
+from headrace.demo.identity import Tls
+from headrace.demo.store import SeaweedStore, start_store
 from headrace.store.s3.client import make_s3_client
 from headrace.store.s3.settings import resolve_s3_settings
 from tests.stores.place import Place

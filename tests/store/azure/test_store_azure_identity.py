@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import parse_source
 from headrace.store.azure.principal import AzureIdentity
 from headrace.store.azure.request import BlobRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import parse_source
 from headrace.store.base import list_below, open_store, read_range, read_whole
 from headrace.store.described import Setting, describe

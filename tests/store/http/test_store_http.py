@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import parse_source
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import BadEndpoint, NoCredentials, TlsError, TransientError, Unreachable

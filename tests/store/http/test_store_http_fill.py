@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.store.base import Target
 from headrace.store.errors import TimedOut, TransientError
 from headrace.store.http.connect import endpoint_of

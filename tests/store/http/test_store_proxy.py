@@ -8,7 +8,8 @@ import pytest
 import trustme
 from botocore.exceptions import ProxyConnectionError
 
-from headrace.demo.store import SeaweedStore, Tls
+from headrace.demo.identity import Tls
+from headrace.demo.store import SeaweedStore
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
 from headrace.store.errors import AccessDenied, BadEndpoint, TlsError, Unreachable

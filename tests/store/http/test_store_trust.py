@@ -12,7 +12,7 @@ import trustme
 from botocore.exceptions import BotoCoreError
 from cryptography.hazmat.primitives import serialization
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
 from headrace.store.errors import BadEndpoint, TlsError

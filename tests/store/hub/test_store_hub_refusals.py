@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.store import Tls
+from headrace.demo.identity import Tls
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_whole
 from headrace.store.errors import (

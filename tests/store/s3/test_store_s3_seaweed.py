@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from headrace.demo.store import Identity, SeaweedStore, Tls, start_store
+from headrace.demo.identity import Identity, Tls
+from headrace.demo.store import SeaweedStore, start_store
 from headrace.source.uri import parse_source
 from headrace.store.base import open_store, read_range, read_whole
 from headrace.store.errors import (

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from headrace.demo.store import Identity, SeaweedStore, Tls, start_store
+from headrace.demo.identity import Identity, Tls
+from headrace.demo.store import SeaweedStore, start_store
 from headrace.source.uri import parse_source
 from headrace.store.base import read_whole
 from headrace.store.errors import AccessDenied, BadSignature, NoCredentials, TlsError
