@@ -24,7 +24,7 @@ from headrace.source.web_address import web_address
 _SCHEMES = ("s3", "gs", *AZURE_SCHEMES, "hf", "http", "https", "file")
 # What a shell, a copy or a path library has made of a URI: a blank before it, or a slash too few.
 _NEARLY_URI = re.compile(r"\s*([A-Za-z0-9]+)(:/?|//|://)(?!/)(.*)", re.DOTALL)
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ def parse_source(text: str) -> ModelSource:
     """
     if not text.strip():
         raise BadSource("The model's name is empty.", remedy="Give s3://bucket/prefix or a folder.")
-    match = _URI.fullmatch(text)
+    match = URI.fullmatch(text)
     if match is None:
         plain = plain_hub_name(text)
         _refuse_nearly_uri(text)
         if plain is not None and _is_nothing(text):
-            return _hub_source(plain, text)
+            return hub_source(plain, text)
         return _parse_folder(text, text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if scheme == "s3":
@@ -104,9 +104,9 @@ def parse_source(text: str) -> ModelSource:
         place = azure_place(rest, text)
         return ModelSource("az", place.container, place.key.strip("/"), text, host=place.host)
     if scheme == "hf":
-        return _hub_source(hub_place(rest, text), text)
+        return hub_source(hub_place(rest, text), text)
     if scheme in ("http", "https"):
-        source = _web_source(text, scheme)
+        source = web_source(text, scheme)
         if source.query:
             raise BadSource(
                 f"{source.uri} is followed by a query, which can belong to one object only.",
@@ -114,8 +114,8 @@ def parse_source(text: str) -> ModelSource:
             )
         return source
     if scheme == "file":
-        return _parse_folder(_path_of(rest, text), text)
-    raise _unknown(scheme)
+        return _parse_folder(path_of(rest, text), text)
+    raise unknown_scheme(scheme)
 
 
 def at_revision(text: str, revision: str) -> str:
@@ -130,7 +130,7 @@ def at_revision(text: str, revision: str) -> str:
         raise BadSource(
             f"{text:.300} is no model on the Hugging Face hub, and has no revision {revision!r:.100}.",
             remedy="Name the prefix or the folder of the version that is meant."
-            if _URI.fullmatch(text) or plain_hub_name(text) is None
+            if URI.fullmatch(text) or plain_hub_name(text) is None
             else f"There is a folder of that name here: write hf://{text} for the hub's model.",
         )
     check_revision(revision, text)
@@ -148,8 +148,8 @@ def at_revision(text: str, revision: str) -> str:
 
 def parse_folder_to_be(text: str) -> ModelSource:
     """Read the name of a folder that may still have to be made: what `parse_source` takes for one. Raises BadSource."""
-    match = _URI.fullmatch(text)
-    path_text = _path_of(match.group(2), text) if match else text
+    match = URI.fullmatch(text)
+    path_text = path_of(match.group(2), text) if match else text
     try:
         return ModelSource("file", "", str(Path(path_text).expanduser().resolve()), text)
     except (OSError, RuntimeError, ValueError) as error:
@@ -158,73 +158,16 @@ def parse_folder_to_be(text: str) -> ModelSource:
         ) from None
 
 
-def parse_object(text: str) -> tuple[ModelSource, str]:
-    """Read the name of one object: the folder that it lies in, and its name there.
-
-    What `parse_source` takes, with the object's name at the end. An address on a web server may have a query,
-    such as a presigned one; it is kept in the source and never shown.
-
-    Raises:
-        BadSource: as `parse_source`, and for what names a folder or, on a file system, a file that does not exist.
-    """
-    match = _URI.fullmatch(text)
-    if match is None:
-        return _parse_file(text, text)
-    scheme, rest = match.group(1).lower(), match.group(2)
-    if scheme == "file":
-        return _parse_file(_path_of(rest, text), text)
-    if scheme == "s3":
-        bucket, key = s3_bucket_and_key(rest, text)
-        folder, name = _split(key, text)
-        return ModelSource("s3", bucket, folder, f"s3://{bucket}/{folder}".rstrip("/")), name
-    if scheme == "gs":
-        bucket, key = gs_bucket_and_key(rest, text)
-        folder, name = _split(key, text)
-        return ModelSource("gs", bucket, folder, f"gs://{bucket}/{folder}".rstrip("/")), name
-    if scheme in AZURE_SCHEMES:
-        place = azure_place(rest, text)
-        folder, name = _split(place.key, text)
-        below = text.removesuffix(name).rstrip("/")
-        return ModelSource("az", place.container, folder, below, host=place.host), name
-    if scheme == "hf":
-        hub = hub_place(rest, text)
-        folder, name = _split(hub.path, text)
-        below = hub_uri(hub.repository, hub.revision, folder)
-        return _hub_source(HubPlace(hub.repository, hub.revision, folder), below), name
-    if scheme in ("http", "https"):
-        source = _web_source(text, scheme, keep_slash=True)
-        folder, quoted = _split(source.prefix, source.text)
-        name = unquote(quoted, errors="surrogateescape")
-        if "/" in name or not name.isprintable():
-            raise BadSource(
-                f"{source.uri} ends in a name that no file can have.", remedy="Name a file of a folder."
-            )
-        folder_text = f"{scheme}://{source.bucket}/{folder}".rstrip("/")
-        return ModelSource(source.scheme, source.bucket, folder, folder_text, source.query), name
-    raise _unknown(scheme)
-
-
-def _unknown(scheme: str) -> BadSource:
+def unknown_scheme(scheme: str) -> BadSource:
+    """The error for a scheme that is none of ours."""
     return BadSource(
         f"{scheme}:// is not a scheme that Headrace knows.",
         remedy="Use s3://, gs://, az://, hf://, https:// or a local folder.",
     )
 
 
-def _split(key: str, text: str) -> tuple[str, str]:
-    """Folder and name of a key. Raises BadSource."""
-    folder, slash, name = key.rpartition("/")
-    if not name:
-        raise BadSource(f"{text} names no object.", remedy="Write the object's name at the end.")
-    if (slash and folder.strip("/") != folder) or (slash and not folder):
-        raise BadSource(
-            f"{text} holds an empty name between the folder's slashes and the object.",
-            remedy="Write one slash at these places.",
-        )
-    return folder, name
-
-
-def _web_source(text: str, scheme: str, *, keep_slash: bool = False) -> ModelSource:
+def web_source(text: str, scheme: str, *, keep_slash: bool = False) -> ModelSource:
+    """An address on a web server, with its query; `keep_slash` keeps those at the path's end. Raises BadSource."""
     address = web_address(text)
     if isinstance(address, str):
         # Nothing of the address is repeated: what is wrong with it may be that it holds a secret.
@@ -241,8 +184,8 @@ def _web_source(text: str, scheme: str, *, keep_slash: bool = False) -> ModelSou
     return ModelSource("https" if scheme == "https" else "http", address.host, path, shown, address.query)
 
 
-def _path_of(rest: str, text: str) -> str:
-    """The path of what follows file://."""
+def path_of(rest: str, text: str) -> str:
+    """The path of what follows file://. Raises BadSource."""
     host, _, path = rest.partition("/")
     if host not in ("", "localhost"):
         raise BadSource(f"{text} names another host.", remedy="Write file:///path.")
@@ -293,31 +236,6 @@ def _is_nothing(path: str) -> bool:
     return False
 
 
-def _hub_source(place: HubPlace, text: str) -> ModelSource:
+def hub_source(place: HubPlace, text: str) -> ModelSource:
+    """A place on the Hugging Face hub that was written so."""
     return ModelSource("hf", place.repository, place.path, text, revision=place.revision)
-
-
-def _parse_file(path_text: str, text: str) -> tuple[ModelSource, str]:
-    try:
-        path = Path(path_text).expanduser()
-        if path.is_file():
-            # The folder's links are followed, the file's own are not: its name counts, not its target's.
-            folder = str(path.parent.resolve())
-            return ModelSource("file", "", folder, str(path.parent)), path.name
-        is_folder, is_link, is_there = path.is_dir(), path.is_symlink(), os.path.lexists(path)
-    except (OSError, RuntimeError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error).rstrip(".")
-        raise BadSource(
-            f"The file {text:.300} cannot be looked at: {why}.", remedy="Give an existing file."
-        ) from None
-    if is_folder:
-        raise BadSource(f"{text} is a folder.", remedy="Name a file in it.")
-    if is_link:
-        raise BadSource(
-            f"{text:.300} is a link that leads to no file.", remedy="Put the file there, or mend the link."
-        )
-    if is_there:
-        raise BadSource(
-            f"{text:.300} is no file, but a pipe, a socket or a device.", remedy="Give an existing file."
-        )
-    raise BadSource(f"There is no file {text:.300}.", remedy="Give an existing file or s3://bucket/key.")

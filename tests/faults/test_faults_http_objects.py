@@ -13,8 +13,9 @@ import trustme
 
 from headrace.demo.identity import Tls
 from headrace.source.files import INDEX_NAME
+from headrace.source.object_uri import parse_object
 from headrace.source.objects import ObjectInfo
-from headrace.source.uri import parse_object, parse_source
+from headrace.source.uri import parse_source
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import (
     AccessDenied,

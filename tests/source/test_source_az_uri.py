@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.source.uri import BadSource, parse_object, parse_source
+from headrace.source.object_uri import parse_object
+from headrace.source.uri import BadSource, parse_source
 
 HOST = "acct.blob.core.windows.net"
 

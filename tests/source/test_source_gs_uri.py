@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.source.uri import BadSource, ModelSource, parse_object, parse_source
+from headrace.source.object_uri import parse_object
+from headrace.source.uri import BadSource, ModelSource, parse_source
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(150))

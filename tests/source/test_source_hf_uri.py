@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.source.uri import BadSource, at_revision, parse_object, parse_source
+from headrace.source.object_uri import parse_object
+from headrace.source.uri import BadSource, at_revision, parse_source
 from tests.profiles import examples
 
 SEEDED = settings(max_examples=examples(150))

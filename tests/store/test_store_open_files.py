@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace import load_file
-from headrace.source.uri import parse_object
+from headrace.source.object_uri import parse_object
 from headrace.store.base import open_store, read_range
 from headrace.store.errors import TransientError
 from headrace.store.http.connect import endpoint_of, open_socket

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.demo.store import SeaweedStore
-from headrace.source.uri import parse_object
+from headrace.source.object_uri import parse_object
 from headrace.store.base import read_range, read_whole
 from headrace.store.errors import AccessDenied, Changed, StoreError
 from headrace.store.s3.client import make_s3_client

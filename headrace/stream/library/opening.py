@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from headrace.source.files import INDEX_NAME
+from headrace.source.object_uri import parse_object
 from headrace.source.objects import Listing, ObjectInfo
-from headrace.source.uri import ModelSource, parse_object, parse_source
+from headrace.source.uri import ModelSource, parse_source
 from headrace.source.weight_files import choose_weights
 from headrace.store.base import Found, Reader, Store, read_range
 from headrace.store.errors import TransientError

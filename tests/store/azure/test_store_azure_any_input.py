@@ -5,7 +5,8 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.source.uri import BadSource, parse_object, parse_source
+from headrace.source.object_uri import parse_object
+from headrace.source.uri import BadSource, parse_source
 from headrace.store.azure.connection_string import parse_connection_string
 from headrace.store.azure.endpoint import find_blob_endpoint
 from headrace.store.azure.errors import error_of_azure_response

@@ -3,7 +3,8 @@
 import pytest
 
 from headrace.source.bad_source import BadSource
-from headrace.source.uri import parse_object, parse_source
+from headrace.source.object_uri import parse_object
+from headrace.source.uri import parse_source
 from headrace.store.errors import BadEndpoint, Unsupported
 from headrace.store.s3.settings import S3Settings, resolve_s3_settings
 from headrace.store.s3.store import S3Store
