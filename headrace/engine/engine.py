@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from headrace.engine.loading.wave import Wave
 
 _WARM_UP_TOKENS = 16
-# So much of prompts may be on its way through the layers at once while these arrive: hidden states of 8 pieces, 16 MiB
-# where one of them is 2,048 wide and bfloat16.
+# So much of prompts may be on its way through the layers at once while these arrive. Hidden states take 16 MiB of it
+# where they are 2,048 wide and bfloat16; without kernels the masks of 8 pieces take as much again.
 _TOKENS_BEHIND_BYTES = 4096
 
 
