@@ -1,5 +1,6 @@
 """Who asks a store, as the stores with identities of their own kind have it in common."""
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +34,12 @@ class Principal(Protocol):
         Raises:
             StoreError: what makes them fails, or is not reached.
         """
+
+
+def tell_if_not_asked_for(principal: Principal, uri: str, logger: logging.Logger) -> None:
+    """Log that a place is read without credentials, where nobody has chosen that."""
+    if principal.is_anonymous and not principal.asked_for:
+        logger.info("%s is read without credentials: none were found (%s).", uri, principal.origin)
 
 
 @dataclass(frozen=True)

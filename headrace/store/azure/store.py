@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
@@ -19,8 +18,8 @@ from headrace.store.http.answer import check_answer, removed_error, replaced_err
 from headrace.store.http.connection import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.http.receive import receive_found, receive_into
 from headrace.store.http.spares import Spares
-from headrace.store.nothing_there import nothing_there
-from headrace.store.paging import listing_of
+from headrace.store.paging import list_below, list_folder
+from headrace.store.principal import tell_if_not_asked_for
 from headrace.store.stored_checksum import StoredChecksum
 from headrace.store.versions import is_weak, warn_of_weak_versions
 
@@ -69,34 +68,22 @@ class AzureStore:
         """
         connection = self._connect()
         try:
-            listing = listing_of(self._pages(connection, self._prefix), self.source.uri)
-            if not listing.objects and not listing.folders:
-                raise nothing_there(
-                    self.source,
-                    lambda prefix: listing_of(islice(self._pages(connection, prefix), 1), self.source.uri),
-                )
+            listing = list_folder(self.source, lambda prefix: self._pages(connection, prefix))
         finally:
             connection.http.close()
         warn_of_weak_versions(self.source.uri, listing)
-        if (principal := self.settings.principal).is_anonymous and not principal.asked_for:
-            _logger.info(
-                "%s is read without credentials: none were found (%s).", self.source.uri, principal.origin
-            )
+        tell_if_not_asked_for(self.settings.principal, self.source.uri, _logger)
         return listing
 
     def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
         """See ListsBelow.list_below."""
-        below = f"{folder}/" if folder else ""
         connection = self._connect()
         try:
-            for page in self._pages(connection, self._prefix + below, deep=True):
-                yield from (replace(item, name=below + item.name) for item in page.objects)
+            yield from list_below(
+                self.source, folder, lambda prefix: self._pages(connection, prefix, deep=True)
+            )
         finally:
             connection.http.close()
-
-    @property
-    def _prefix(self) -> str:
-        return self.source.prefix + "/" if self.source.prefix else ""
 
     def _connect(self) -> AzureConnection:
         stall_timeout_s = min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)

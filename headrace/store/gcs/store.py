@@ -7,7 +7,6 @@ https://cloud.google.com/storage/docs/metadata#generation-number
 import logging
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
-from itertools import islice
 
 import msgspec
 
@@ -24,8 +23,8 @@ from headrace.store.http.answer import AGAIN, check_encoding, check_range, remov
 from headrace.store.http.connection import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.http.receive import receive_found, receive_into
 from headrace.store.http.spares import Spares
-from headrace.store.nothing_there import nothing_there
-from headrace.store.paging import listing_of
+from headrace.store.paging import list_below, list_folder
+from headrace.store.principal import tell_if_not_asked_for
 from headrace.store.stored_checksum import StoredChecksum
 
 _NO_CRC = "the store keeps no CRC of the whole object"
@@ -61,27 +60,19 @@ class GcsStore:
         """
         connection = self._connect()
         try:
-            listing = listing_of(self._pages(connection, self._prefix), self.source.uri)
-            if not listing.objects and not listing.folders:
-                raise nothing_there(
-                    self.source,
-                    lambda prefix: listing_of(islice(self._pages(connection, prefix), 1), self.source.uri),
-                )
+            listing = list_folder(self.source, lambda prefix: self._pages(connection, prefix))
         finally:
             connection.http.close()
-        if (principal := self.settings.principal).is_anonymous and not principal.asked_for:
-            _logger.info(
-                "%s is read without credentials: none were found (%s).", self.source.uri, principal.origin
-            )
+        tell_if_not_asked_for(self.settings.principal, self.source.uri, _logger)
         return listing
 
     def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
         """See ListsBelow.list_below."""
-        below = f"{folder}/" if folder else ""
         connection = self._connect()
         try:
-            for page in self._pages(connection, self._prefix + below, deep=True):
-                yield from (replace(item, name=below + item.name) for item in page.objects)
+            yield from list_below(
+                self.source, folder, lambda prefix: self._pages(connection, prefix, deep=True)
+            )
         finally:
             connection.http.close()
 
@@ -95,10 +86,6 @@ class GcsStore:
         if settings.user_project:
             found.append(Setting("paying project", settings.user_project, USER_PROJECT_VARIABLE))
         return tuple(found)
-
-    @property
-    def _prefix(self) -> str:
-        return self.source.prefix + "/" if self.source.prefix else ""
 
     def _connect(self) -> GcsConnection:
         stall_timeout_s = min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)

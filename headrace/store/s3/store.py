@@ -2,8 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice
 
 from headrace.source.objects import Listing, ObjectInfo
 from headrace.source.uri import ModelSource
@@ -14,8 +12,7 @@ from headrace.store.http.answer import check_answer, removed_error, replaced_err
 from headrace.store.http.connection import FIRST_STALL_TIMEOUT_S, STALL_TIMEOUT_S, Head
 from headrace.store.http.receive import receive_found, receive_into
 from headrace.store.http.spares import Spares
-from headrace.store.nothing_there import nothing_there
-from headrace.store.paging import listing_of
+from headrace.store.paging import list_below, list_folder
 from headrace.store.s3.connection import S3Connection
 from headrace.store.s3.errors import error_of_response
 from headrace.store.s3.listing import ListPage, NotAListing, parse_page
@@ -60,16 +57,9 @@ class S3Store:
             NotFound: the bucket does not exist, or nothing lies under the prefix.
             StoreError: as the taxonomy says.
         """
-        stall_timeout_s = min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
-        connection = S3Connection(self.settings, self.source.bucket, stall_timeout_s)
+        connection = self._connect()
         try:
-            prefix = self.source.prefix + "/" if self.source.prefix else ""
-            listing = listing_of(self._pages(connection, prefix), self.source.uri)
-            if not listing.objects and not listing.folders:
-                raise nothing_there(
-                    self.source,
-                    lambda around: listing_of(islice(self._pages(connection, around), 1), self.source.uri),
-                )
+            listing = list_folder(self.source, lambda prefix: self._pages(connection, prefix))
         finally:
             connection.close()
         if self.settings.signer() is None and not self.settings.anonymous:
@@ -79,16 +69,18 @@ class S3Store:
 
     def list_below(self, folder: str = "") -> Iterator[ObjectInfo]:
         """See ListsBelow.list_below."""
-        prefix = self.source.prefix + "/" if self.source.prefix else ""
-        below = f"{folder}/" if folder else ""
-        connection = S3Connection(
-            self.settings, self.source.bucket, min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
-        )
+        connection = self._connect()
         try:
-            for page in self._pages(connection, prefix + below, deep=True):
-                yield from (replace(item, name=below + item.name) for item in page.objects)
+            yield from list_below(
+                self.source, folder, lambda prefix: self._pages(connection, prefix, deep=True)
+            )
         finally:
             connection.close()
+
+    def _connect(self) -> S3Connection:
+        return S3Connection(
+            self.settings, self.source.bucket, min(self.stall_timeout_s, FIRST_STALL_TIMEOUT_S)
+        )
 
     def _pages(self, connection: S3Connection, prefix: str, *, deep: bool = False) -> Iterator[ListPage]:
         page = self._page(connection, prefix, "", deep=deep)
