@@ -87,6 +87,7 @@ class FlushCache(msgspec.Struct, frozen=True, tag=True):
 
 
 Occupation = Literal["weights", "kv_cache"]
+EVERYTHING: tuple[Occupation, ...] = ("weights", "kv_cache")
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, tag=True):
@@ -294,7 +295,7 @@ class WeightsAnswer(msgspec.Struct, frozen=True, tag=True):
     success: bool
     message: str
     model: str
-    occupied: tuple[Occupation, ...] = ("weights", "kv_cache")
+    occupied: tuple[Occupation, ...] = EVERYTHING
     paused_requests: int = 0
 
 

@@ -4,12 +4,10 @@ import asyncio
 
 import msgspec
 
-from headrace.ipc.messages import Occupation, WeightsAnswer
+from headrace.ipc.messages import EVERYTHING, WeightsAnswer
 from headrace.ipc.options import EngineOptions
 from headrace.server.errors import ApiError
 from headrace.server.options import DEFAULT_WEIGHT_VERSION
-
-EVERYTHING: tuple[Occupation, ...] = ("weights", "kv_cache")
 
 
 class WeightState:

@@ -8,12 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.errors import HeadraceError
-from headrace.ipc.messages import Occupation, ReleaseMemory, ResumeMemory, UpdateWeights, WeightsAnswer
+from headrace.ipc.messages import (
+    EVERYTHING,
+    Occupation,
+    ReleaseMemory,
+    ResumeMemory,
+    UpdateWeights,
+    WeightsAnswer,
+)
 from headrace.server.body import parse, read_json_object
 from headrace.server.context import ServerContext
 from headrace.server.openai.unsupported import refuse_unsupported
 from headrace.server.responses import JsonResponse
-from headrace.server.weight_state import EVERYTHING
 from headrace.source.uri import parse_source
 
 # Fields of SGLang's that would mean something here, and the values of them that ask for nothing. What means nothing

@@ -12,11 +12,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headrace.engine.change.served import Served
-from headrace.engine.change.weight_scripts import EVERYTHING, Outcome, Script, WeightScripts, WeightsLost
+from headrace.engine.change.weight_scripts import Outcome, Script, WeightScripts, WeightsLost
 from headrace.engine.front_log import logged_by_the_front
 from headrace.engine.load_meter import load_of
 from headrace.errors import HeadraceError
-from headrace.ipc.messages import EngineMessage, ReleaseMemory, ResumeMemory, UpdateWeights, WeightsAnswer
+from headrace.ipc.messages import (
+    EVERYTHING,
+    EngineMessage,
+    ReleaseMemory,
+    ResumeMemory,
+    UpdateWeights,
+    WeightsAnswer,
+)
 
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine

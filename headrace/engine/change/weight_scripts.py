@@ -14,6 +14,7 @@ from headrace.engine.change.successor import Successor, begin_stream, open_succe
 from headrace.engine.loading import memory_views
 from headrace.errors import HeadraceError
 from headrace.ipc.messages import (
+    EVERYTHING,
     EngineMessage,
     LogLine,
     Occupation,
@@ -26,7 +27,6 @@ from headrace.stream.arena import Arena
 if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
-EVERYTHING: tuple[Occupation, ...] = ("weights", "kv_cache")
 _IN_WORDS = {"weights": "weights", "kv_cache": "KV cache"}
 
 

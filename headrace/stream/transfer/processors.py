@@ -17,7 +17,7 @@ class Processors:
     """Looked at once a window, by one thread. Only a transfer that is fast enough to keep them busy reads /proc/stat."""
 
     def __init__(self, count: int | None = None, stat_path: str = "/proc/stat") -> None:
-        self._count = count or len(os.sched_getaffinity(0))
+        self._count = count or _usable()
         self._stat_path = stat_path
         self._before: tuple[int, int] | None = None
 
@@ -38,3 +38,9 @@ class Processors:
         if before is None:
             return True  # until the next look
         return now[0] - before[0] < _IDLE_SHARE * (now[1] - before[1])
+
+
+def _usable() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not everywhere
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
